@@ -1,0 +1,434 @@
+"""What an operator and its pod say to each other: one JSON each way.
+
+The operator sends a `JobSpec` (environment variable `YOLO_JOB`); the worker answers with a `JobResult` in the
+container's termination message, which kubelet cuts off at 4,096 bytes
+(https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/). Units stand in the
+names: `_bytes`, `_seconds`, `_percent` (0 to 100). `None` means "not measured", never zero.
+
+This module is imported by Airflow and inside the pod, so it stands on pydantic alone.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+CONTRACT_VERSION = 1
+RESULT_LIMIT_BYTES = 4096
+JOB_VARIABLE = "YOLO_JOB"
+"""Environment variable that carries the `JobSpec` into the container."""
+
+# Exit codes of the worker. 0 and 1 keep their usual meaning; the others let a result-less end be classified.
+# 75 is EX_TEMPFAIL of sysexits.h: stopped from outside, worth another try.
+EXIT_PREEMPTED = 75
+EXIT_OUT_OF_MEMORY = 17
+
+Name = Annotated[str, Field(max_length=128)]
+"""A short identifier. Bounded so that a result of numbers and names always fits."""
+RelativePath = Annotated[str, Field(max_length=160)]
+"""A path below the run's folder or the workspace, never absolute."""
+
+
+_T = TypeVar("_T", bound="JobSpec | JobResult")
+
+
+class ContractError(ValueError):
+    """A job or a result that this version cannot read; the message says which field and what to do."""
+
+
+class FailureClass(StrEnum):
+    """Why a run failed. Only the memory classes change what the next try is given."""
+
+    GPU_OOM = "gpu_oom"
+    """The device's memory (on a GPU or slice) did not hold the training."""
+    HOST_OOM = "host_oom"
+    """The container's memory (on `cpu`: the budget) did not hold it."""
+    SHM = "shm"
+    """/dev/shm was too small for the data loader."""
+    DISK_FULL = "disk_full"
+    GPU_LOST = "gpu_lost"
+    """The device went away under the run; nothing the run did."""
+    PREEMPTED = "preempted"
+    """Stopped from outside (SIGTERM, eviction); resumes."""
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE = "image"
+    DATA = "data"
+    """The data set or another input is at fault; a retry changes nothing."""
+    CODE = "code"
+    """Anything else that the run itself raised."""
+    LOST = "lost"
+    """It ended without saying how."""
+
+
+MEMORY_FAILURES = frozenset({FailureClass.GPU_OOM, FailureClass.HOST_OOM})
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+
+
+class Identity(_Message):
+    """Whose run it is. A clear or a backfill runs the same identity again with a higher `try_number`."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    try_number: int = Field(default=1, ge=1)
+    logical_date: datetime | None = None
+
+
+class Accelerator(_Message):
+    """What the run was given to compute on."""
+
+    kind: Literal["cpu", "gpu", "mig"]
+    product: Name = ""
+    mig_profile: Name = ""
+    memory_budget_bytes: int | None = Field(default=None, gt=0)
+    """Usable memory: of the device, or on `cpu` of the container. None: no limit known."""
+    enforce_budget: bool = False
+    """On `cpu` outside a container: end the run when the process outgrows the budget, as the kernel would."""
+
+
+class PreprocessJob(_Message):
+    """Check and prepare a data set."""
+
+    kind: Literal["preprocess"] = "preprocess"
+    data: str
+    imgsz: int = Field(ge=32, le=16384)
+    task: Name = "detect"
+    copy_images: bool = False
+    """Copy images into the workspace instead of linking to the source."""
+
+
+class _ModelJob(_Message):
+    model: str
+    data: str
+    imgsz: int = Field(ge=32, le=16384)
+    task: Name = "detect"
+    trusted_weights: bool = False
+    """Load a .pt as a full pickle. False: only known classes are reconstructed (weights_only)."""
+    amp: bool = True
+    optimizer: Name = "auto"
+    workers: int = Field(default=8, ge=0, le=1024)
+    seed: int = 0
+
+
+class ProbeJob(_ModelJob):
+    """A few real training steps at two or three batch sizes."""
+
+    kind: Literal["probe"] = "probe"
+    batches: tuple[int, ...] = Field(min_length=1, max_length=3)
+    steps: int = Field(default=4, ge=1, le=100)
+    """Measured steps a batch size, after one that warms up."""
+
+    @model_validator(mode="after")
+    def _positive(self) -> ProbeJob:
+        if any(batch < 1 for batch in self.batches):
+            raise ValueError(f"batches must be at least 1, got {list(self.batches)}")
+        return self
+
+
+class TrainJob(_ModelJob):
+    """Train to the end, resuming what an earlier try left."""
+
+    kind: Literal["train"] = "train"
+    epochs: int = Field(ge=1, le=100_000)
+    batch: int = Field(ge=1, le=100_000)
+    resume: bool = True
+    cache: bool | Literal["ram", "disk"] = False
+    overrides: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """Further Ultralytics training arguments, passed through."""
+
+
+class ExportJob(_Message):
+    """Export weights, reload the artefact and compare it with the model."""
+
+    kind: Literal["export"] = "export"
+    weights: str
+    format: Name = "onnx"
+    imgsz: int = Field(ge=32, le=16384)
+    data: str | None = None
+    images: int = Field(default=8, ge=1, le=256)
+    tolerance: float = Field(default=1e-3, gt=0)
+    """Largest difference allowed, as a fraction of the largest absolute output."""
+    half: bool = False
+    trusted_weights: bool = False
+
+
+Job = Annotated[PreprocessJob | ProbeJob | TrainJob | ExportJob, Field(discriminator="kind")]
+
+
+class JobSpec(_Message):
+    """Everything that a worker needs to know, and no secret."""
+
+    version: int = CONTRACT_VERSION
+    job: Job
+    identity: Identity
+    accelerator: Accelerator
+    workspace: str
+    run_folder: str
+    """`<workspace>/<dag>/<run>/<task>/<map index>`: the same for every try, so that a retry resumes."""
+    result_path: str
+    """Where the worker writes its `JobResult`: the container's termination message file."""
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """Read a spec.
+
+        Raises:
+            ContractError: not JSON, of another version, or a field is wrong.
+        """
+        return _read(cls, text, "job specification")
+
+    def to_json(self) -> str:
+        """One line of JSON; fields that were left at None are omitted."""
+        return self.model_dump_json(exclude_none=True)
+
+
+class DatasetSummary(_Message):
+    """What preprocessing found; objects per image decide the label assigner's memory."""
+
+    name: Name
+    fingerprint: Name
+    """SHA-256 over every image and label that is used, hexadecimal."""
+    classes: int
+    train_images: int
+    val_images: int
+    train_objects: int = 0
+    size_bytes: int
+    objects_mean: float | None = None
+    objects_median: float | None = None
+    objects_p95: float | None = None
+    objects_max: int | None = None
+    faults: dict[Name, int] = Field(default_factory=dict, max_length=24)
+    """Number of each fault found, by the fault's name."""
+    data_yaml: RelativePath
+    """The prepared data set, below the workspace."""
+    report: RelativePath
+    """The full report, below the run's folder."""
+
+
+class ModelFacts(_Message):
+    """The architecture as it was built."""
+
+    name: Name
+    task: Name
+    parameters: int
+    gflops: float | None = None
+    """Forward pass of one image at the run's input size, 1e9 multiply-adds times two."""
+    stride: int
+    classes: int
+
+
+class Environment(_Message):
+    """Where it ran, as seen from inside."""
+
+    kind: Literal["cpu", "gpu", "mig"]
+    product: Name = ""
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    cpu_cores: float | None = None
+    node: Name = ""
+    torch: Name = ""
+    ultralytics: Name = ""
+    driver: Name = ""
+
+
+class Measurement(_Message):
+    """One run, one probe point, or one failure, measured from inside."""
+
+    part: Name
+    """`train`, or `batch-8` for the probe point at batch 8; unique within a result."""
+    failure_class: FailureClass | None = None
+    batch: int
+    precision: Literal["amp", "fp32"]
+    optimizer: Name
+    workers: int
+    peak_allocated_bytes: int | None = None
+    """Live tensors (`torch.cuda.max_memory_allocated`); None on `cpu`."""
+    peak_reserved_bytes: int | None = None
+    """Held by torch's allocator, what Ultralytics prints as GPU_mem; None on `cpu`."""
+    peak_device_bytes: int | None = None
+    """Used on the device with the CUDA context; on `cpu` the process's peak resident memory."""
+    validation_peak_bytes: int | None = None
+    """Peak of the same quantity while validating."""
+    peak_rss_bytes: int | None = None
+    step_seconds: float | None = None
+    epoch_seconds: float | None = None
+    """Median of the epochs of this try, training and validation."""
+    epoch_seconds_spread: float | None = None
+    """Difference of the slowest and the fastest epoch of this try."""
+    images_per_second: float | None = None
+    data_wait_percent: float | None = None
+    """Share of the training loop that waited for the loader."""
+    iowait_percent: float | None = None
+    """Of all CPU time on the node while it ran."""
+    cpu_percent: float | None = None
+    """CPU time of the process by wall time; 200 is two cores busy."""
+    device_busy_percent: float | None = None
+    io_pressure_percent: float | None = None
+    """Share of time some task of the cgroup stalled on I/O (PSI `some`)."""
+    memory_pressure_percent: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    bound_by: Name | None = None
+
+
+class TrainSummary(_Message):
+    """What a training produced. Paths are below the run's folder."""
+
+    epochs: int
+    epochs_done: int
+    resumed_epochs: int
+    best_weights: RelativePath
+    last_weights: RelativePath
+    metrics: dict[Name, float] = Field(default_factory=dict, max_length=24)
+    training_seconds: float
+
+
+class ExportSummary(_Message):
+    """What an export produced. Paths are below the run's folder."""
+
+    format: Name
+    artefact: RelativePath
+    size_bytes: int
+    sha256: Name
+    largest_difference: float
+    """Largest absolute difference over the largest absolute output of the model, a fraction."""
+    tolerance: float
+    images: int
+
+
+class Failure(_Message):
+    """What went wrong, for the person who reads it at 3 a.m."""
+
+    failure_class: FailureClass
+    message: str
+    hint: str = ""
+    stage: Name = ""
+    needed_bytes: int | None = None
+    budget_bytes: int | None = None
+
+
+class JobResult(_Message):
+    """The worker's answer; `to_message` keeps it within `RESULT_LIMIT_BYTES`."""
+
+    version: int = CONTRACT_VERSION
+    kind: Name
+    try_number: int = 1
+    failure: Failure | None = None
+    model: ModelFacts | None = None
+    environment: Environment | None = None
+    measurements: tuple[Measurement, ...] = Field(default=(), max_length=3)
+    dataset: DatasetSummary | None = None
+    train: TrainSummary | None = None
+    export: ExportSummary | None = None
+    notes: tuple[str, ...] = Field(default=(), max_length=8)
+    """Free text for the log, shortened first when the message is too long."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the run did what it was asked."""
+        return self.failure is None
+
+    @classmethod
+    def from_json(cls, text: str) -> JobResult:
+        """Read a result.
+
+        Raises:
+            ContractError: not JSON (a cut-off message, say), of another version, or a field is wrong.
+        """
+        return _read(cls, text, "job result")
+
+    def to_message(self) -> str:
+        """JSON of at most `RESULT_LIMIT_BYTES` bytes of UTF-8: text is shortened, numbers never.
+
+        Raises:
+            ContractError: the numbers and names alone are too long.
+        """
+        for notes, free_text in ((8, 2000), (8, 200), (2, 200), (1, 120), (0, 120), (0, 60), (0, 12), (0, 0)):
+            text = json.dumps(self._shortened(notes, free_text), separators=(",", ":"), ensure_ascii=False)
+            if len(text.encode()) <= RESULT_LIMIT_BYTES:
+                return text
+        raise ContractError(
+            f"the result of a {self.kind} job is {len(text.encode()):,} bytes of names and numbers, over the"
+            f" {RESULT_LIMIT_BYTES:,} that a termination message holds; use shorter names"
+        )
+
+    def _shortened(self, notes: int, free_text: int) -> dict[str, Any]:
+        fields: dict[str, Any] = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        fields["version"] = self.version
+        if self.notes:
+            fields["notes"] = [_cut(note, free_text) for note in self.notes[:notes]]
+        if self.failure is not None:
+            fields["failure"]["message"] = _cut(self.failure.message, free_text)
+            if self.failure.hint:
+                fields["failure"]["hint"] = _cut(self.failure.hint, free_text)
+        return fields
+
+
+class EpochRecord(_Message):
+    """One line of `epochs.jsonl` in the run's folder: the series behind a measurement."""
+
+    epoch: int = Field(ge=1)
+    try_number: int = Field(ge=1)
+    seconds: float
+    images_per_second: float | None = None
+    peak_device_bytes: int | None = None
+    validation_peak_bytes: int | None = None
+    data_wait_percent: float | None = None
+    iowait_percent: float | None = None
+    losses: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+_NAMELESS = frozenset({"best", "last", "previous", "weights", "model", "checkpoint"})
+
+
+def profile_name(model: str) -> str:
+    """What the store calls a model: `yolov8n` for its name, its yaml or its weights.
+
+    A file called best.pt says nothing about what it holds, so the end of its path stands for it.
+    """
+    stem = PurePath(model).stem if PurePath(model).suffix in (".pt", ".yaml", ".yml") else model
+    return model[-100:] if stem in _NAMELESS else stem[-100:]
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    raw = text.encode()
+    if len(raw) <= limit_bytes:
+        return text
+    if limit_bytes < 8:
+        return ""
+    return raw[: limit_bytes - 3].decode(errors="ignore") + "…"
+
+
+def _read(model: type[_T], text: str, what: str) -> _T:
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"the {what} is not JSON ({error}): {text[:80]!r}") from error
+    version = raw.get("version") if isinstance(raw, dict) else None
+    if version != CONTRACT_VERSION:
+        raise ContractError(
+            f"the {what} is of version {version!r}, this package reads version {CONTRACT_VERSION}:"
+            " install the same yolo-airflow-provider in Airflow and in the worker image"
+        )
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ContractError(f"the {what} is wrong: {describe(error)}") from error
+
+
+def describe(error: ValidationError) -> str:
+    """Every fault of a pydantic error as `field: reason (got value)`, without pydantic's own links."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc']) or 'message'}: {fault['msg']} (got {str(fault['input'])[:60]!r})"
+        for fault in error.errors(include_url=False)
+    )

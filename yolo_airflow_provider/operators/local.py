@@ -1,0 +1,111 @@
+"""`execution="local"`: the same worker as a child process of the task, its output in the task's log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from yolo_airflow_provider.contract import JOB_VARIABLE, ContractError, Failure, FailureClass, JobResult, JobSpec
+
+_PARENT_VARIABLE = "YOLO_PARENT_PID"
+GRACE_SECONDS = 15
+"""Between SIGTERM and SIGKILL: a batch ends and the result is written within seconds."""
+
+_SIGNALS = {
+    signal.SIGBUS: (FailureClass.SHM, "Bus error: /dev/shm is probably too small for the data loader"),
+    signal.SIGKILL: (
+        FailureClass.LOST,
+        "killed by SIGKILL without a result; `dmesg` tells whether the machine was out of memory",
+    ),
+    signal.SIGTERM: (FailureClass.PREEMPTED, "stopped by SIGTERM before it could answer"),
+}
+
+
+class LocalRun:
+    """One worker process. `wait` streams its output and returns its result; `kill` ends it with its children."""
+
+    def __init__(self, spec: JobSpec, log: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._log = log
+        self._result_path = Path(spec.result_path)
+        self._process: subprocess.Popen[str] | None = None
+
+    def wait(self) -> JobResult:
+        """Run the worker to its end.
+
+        Returns:
+            Its result; where it ended without one, a result that says how it ended.
+        """
+        self._result_path.parent.mkdir(parents=True, exist_ok=True)
+        self._result_path.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "yolo_airflow_provider.worker"],
+            env=worker_environment(os.environ) | {JOB_VARIABLE: self._spec.to_json(), _PARENT_VARIABLE: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # a process group of its own, to be killed as one
+        )
+        try:
+            if self._process.stdout is not None:
+                for line in self._process.stdout:
+                    self._log(line.rstrip())
+            return_code = self._process.wait()
+        finally:
+            self.kill()
+        return self._read(return_code)
+
+    def kill(self) -> None:
+        """End the worker and everything that it started: SIGTERM, then SIGKILL. Does nothing when it has ended."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            self._signal_group(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+        self._signal_group(signal.SIGKILL)  # also what outlived the worker, such as loader processes
+        process.wait()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _read(self, return_code: int) -> JobResult:
+        try:
+            return JobResult.from_json(self._result_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return self._without_result(return_code)
+        except ContractError as error:
+            return self._failed(FailureClass.LOST, f"its answer {self._result_path} cannot be read: {error}")
+
+    def _without_result(self, return_code: int) -> JobResult:
+        if return_code < 0:
+            number = signal.Signals(-return_code)
+            found, message = _SIGNALS.get(number, (FailureClass.CODE, f"ended by {number.name} without a result"))
+            return self._failed(found, f"the worker was {message}" if found is FailureClass.LOST else message)
+        return self._failed(
+            FailureClass.LOST, f"the worker ended with exit code {return_code} and without a result; see its log above"
+        )
+
+    def _failed(self, failure_class: FailureClass, message: str) -> JobResult:
+        hint = "the next try resumes from the last whole epoch" if self._spec.job.kind == "train" else ""
+        return JobResult(
+            kind=self._spec.job.kind,
+            try_number=self._spec.identity.try_number,
+            failure=Failure(failure_class=failure_class, message=message, hint=hint, stage=self._spec.job.kind),
+        )
+
+
+def worker_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The task's environment without Airflow's own: connections and keys are no business of the worker."""
+    return {name: value for name, value in variables.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}

@@ -1,0 +1,116 @@
+"""What the probe and the training have in common: a model on a data set on an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from yolo_airflow_provider.contract import DatasetSummary, profile_name
+from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.operators import parameters
+from yolo_airflow_provider.operators.base import YoloPodOperator
+from yolo_airflow_provider.operators.plan import DataSource, observations, profile_key, read_data
+from yolo_airflow_provider.planner.choice import Choice, NothingFits, Question, choose
+
+MODEL_PARAMETERS = (
+    "model",
+    "data",
+    "imgsz",
+    "accelerator",
+    "amp",
+    "optimizer",
+    "workers",
+    "seed",
+    "task",
+    "trusted_weights",
+)
+
+
+class ModelOperator(YoloPodOperator):
+    """Base of the operators that put a model on an accelerator.
+
+    :param model: architecture (`yolov8n`), or the path of a .yaml or .pt file. (templated)
+    :param data: path of a data.yaml, or the output of a PreprocessOperator. (templated)
+    :param imgsz: side of the square input, pixels; a multiple of the model's stride. (templated)
+    :param accelerator: `auto`, `cpu`, `gpu`, a MIG profile such as `1g.10gb`, or a resource name. (templated)
+    :param amp: mixed precision, on GPUs. (templated)
+    :param optimizer: Ultralytics' name; `auto` lets it choose. (templated)
+    :param workers: data loader processes; Ultralytics uses none on `cpu`. (templated)
+    :param seed: of all random numbers. (templated)
+    :param task: Ultralytics' task. (templated)
+    :param trusted_weights: load a .pt as a full pickle. A .pt may run any code when it is loaded, so by default only
+        known model classes are reconstructed. (templated)
+    """
+
+    template_fields: Sequence[str] = (*YoloPodOperator.template_fields, *MODEL_PARAMETERS)
+    uses_accelerator: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        data: Any,
+        imgsz: int | str = 640,
+        accelerator: str = "auto",
+        amp: bool | str = True,
+        optimizer: str = "auto",
+        workers: int | str = 8,
+        seed: int | str = 0,
+        task: str = "detect",
+        trusted_weights: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+        self.data = data
+        self.imgsz = imgsz
+        self.accelerator = accelerator
+        self.amp = amp
+        self.optimizer = optimizer
+        self.workers = workers
+        self.seed = seed
+        self.task = task
+        self.trusted_weights = trusted_weights
+
+    def _asked_accelerator(self) -> str:
+        return self.accelerator
+
+    def _dataset(self) -> DatasetSummary | None:
+        return read_data(self.data).summary
+
+    def _common(self, source: DataSource) -> dict[str, Any]:
+        """The fields that every model job has, checked."""
+        return {
+            "model": self.model,
+            "data": source.path,
+            "imgsz": parameters.whole_number("imgsz", self.imgsz, least=32),
+            "task": self.task,
+            "trusted_weights": parameters.switch("trusted_weights", self.trusted_weights),
+            "amp": parameters.switch("amp", self.amp),
+            "optimizer": self.optimizer,
+            "workers": parameters.whole_number("workers", self.workers, least=0),
+            "seed": parameters.whole_number("seed", self.seed, least=0),
+        }
+
+    def _choose(
+        self, common: dict[str, Any], accelerator: Accelerator, *, batch: int | None, images: int | None, max_batch: int
+    ) -> tuple[Question, Choice]:
+        """Ask the store and the planner.
+
+        Raises:
+            BadInput: the batch is wrong, or nothing fits the accelerator.
+        """
+        key = profile_key(self.model, common["imgsz"], amp=common["amp"], accelerator=accelerator)
+        question = Question(
+            model=profile_name(self.model),
+            imgsz=common["imgsz"],
+            accelerator=accelerator,
+            batch=batch,
+            images=images,
+            max_batch=max_batch,
+        )
+        try:
+            return question, choose(question, observations(self._store().evidence(key)))
+        except (NothingFits, ValueError) as error:
+            raise BadInput(str(error)) from None

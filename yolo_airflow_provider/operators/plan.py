@@ -1,0 +1,179 @@
+"""What a try is going to run, put together from the task's parameters, what is offered and what is known."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from yolo_airflow_provider import contract
+from yolo_airflow_provider.contract import DatasetSummary, Identity, JobSpec, describe, profile_name
+from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.planner.choice import Choice, Question
+from yolo_airflow_provider.planner.evidence import Observation
+
+if TYPE_CHECKING:
+    from yolo_airflow_provider.profiles.records import DecisionRow, ProfileKey, RunKey, Stored
+
+_MEMORY_OUTCOMES = {"gpu_oom", "host_oom"}
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set as a task was given it: a path, or all that preprocessing returned.
+
+    Attributes:
+        path: of the data.yaml.
+        summary: what preprocessing found, None for a bare path.
+    """
+
+    path: str
+    summary: DatasetSummary | None
+
+    @property
+    def images(self) -> int | None:
+        """Training images, None where not known."""
+        return self.summary.train_images if self.summary else None
+
+
+def read_data(data: Any) -> DataSource:
+    """Read the parameter `data`: a path, or the result of a PreprocessOperator.
+
+    Raises:
+        BadInput: neither of them.
+    """
+    if isinstance(data, str) and data.strip():
+        return DataSource(data, None)
+    if isinstance(data, Mapping) and isinstance(data.get("data"), str) and "dataset" in data:
+        try:
+            return DataSource(data["data"], DatasetSummary.model_validate(data["dataset"]))
+        except ValidationError as error:
+            raise BadInput(f"data: the preprocessing result is wrong: {describe(error)}") from error
+    raise BadInput(
+        f"data={data!r} is no data set: give the path of a data.yaml, or the output of a PreprocessOperator"
+    )
+
+
+def identity_of(context: Mapping[str, Any]) -> Identity:
+    """Whose run it is, from the task's context. Manual and asset-triggered runs have no logical date."""
+    ti = context["ti"]
+    return Identity(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+        try_number=ti.try_number,
+        logical_date=context.get("logical_date"),
+    )
+
+
+def run_folder(workspace: str, identity: Identity) -> str:
+    """`<workspace>/<dag>/<run>/<task>/<map index>`, the same for every try."""
+    names = (identity.dag_id, identity.run_id, identity.task_id, str(identity.map_index))
+    return str(PurePosixPath(workspace, *(_folder_name(name) for name in names)))
+
+
+def _folder_name(name: str) -> str:
+    """A name as one path component; what had to be changed is told apart by a hash of the original."""
+    safe = re.sub(r"[^\w.:+=@~-]", "_", name).lstrip(".") or "_"
+    if safe == name and len(name.encode()) <= 200:
+        return safe
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{safe.encode()[:180].decode(errors='ignore')}-{digest}"
+
+
+def to_contract(accelerator: Accelerator, *, enforce_budget: bool) -> contract.Accelerator:
+    """The accelerator as the pod is told it."""
+    return contract.Accelerator(
+        kind=accelerator.kind,
+        product=accelerator.product,
+        mig_profile=accelerator.mig_profile,
+        memory_budget_bytes=accelerator.memory_bytes,
+        enforce_budget=enforce_budget,
+    )
+
+
+def run_key(identity: Identity) -> RunKey:
+    """The store's key of a try."""
+    from yolo_airflow_provider.profiles.records import RunKey
+
+    return RunKey(
+        dag_id=identity.dag_id,
+        run_id=identity.run_id,
+        task_id=identity.task_id,
+        map_index=identity.map_index,
+        try_number=identity.try_number,
+    )
+
+
+def profile_key(model: str, imgsz: int, *, amp: bool, accelerator: Accelerator) -> ProfileKey:
+    """What another run must share to be evidence for this one."""
+    from yolo_airflow_provider.profiles.records import ProfileKey
+
+    return ProfileKey(
+        model=profile_name(model),
+        imgsz=imgsz,
+        precision=precision(amp, accelerator),
+        accelerator_kind=accelerator.kind,
+        product=accelerator.product,
+    )
+
+
+def precision(amp: bool, accelerator: Accelerator) -> str:
+    """Ultralytics trains in mixed precision on accelerators only."""
+    return "amp" if amp and accelerator.kind != "cpu" else "fp32"
+
+
+def observations(stored: Sequence[Stored]) -> list[Observation]:
+    """Measurements as the planner reads them."""
+    return [
+        Observation(
+            id=item.id,
+            batch=row.batch,
+            peak_bytes=row.peak_device_bytes,
+            out_of_memory=row.outcome in _MEMORY_OUTCOMES,
+            full_run=row.kind == "train",
+            budget_bytes=row.budget_bytes,
+            epoch_seconds=row.epoch_seconds if row.kind == "train" else None,
+            images=row.train_images,
+            images_per_second=row.images_per_second,
+            when=row.finished_at.strftime("%Y-%m-%d %H:%M"),
+        )
+        for item in stored
+        if (row := item.row).batch is not None
+    ]
+
+
+def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool) -> DecisionRow:
+    """The choice as the store keeps it."""
+    from yolo_airflow_provider.profiles.records import DecisionRow
+
+    accelerator, memory = question.accelerator, choice.memory
+    return DecisionRow(
+        key=run_key(spec.identity),
+        decided_at=datetime.now(UTC),
+        model=question.model,
+        imgsz=question.imgsz,
+        precision=precision(amp, accelerator),
+        accelerator_kind=accelerator.kind,
+        product=accelerator.product,
+        mig_profile=accelerator.mig_profile,
+        budget_bytes=accelerator.memory_bytes,
+        batch=choice.batch,
+        basis=choice.why,
+        sentence=choice.sentence,
+        margin_percent=question.margin_percent,
+        predicted_bytes=memory.expected_bytes if memory else None,
+        predicted_low_bytes=memory.low_bytes if memory else None,
+        predicted_high_bytes=memory.high_bytes if memory else None,
+        predicted_epoch_seconds=choice.epoch_seconds,
+        candidates=[asdict(candidate) for candidate in choice.candidates],
+        evidence=list(choice.evidence),
+    )

@@ -1,0 +1,66 @@
+"""PreprocessOperator: check a data set and prepare it for training, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from yolo_airflow_provider.contract import Identity, JobResult, JobSpec, PreprocessJob
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.operators import parameters
+from yolo_airflow_provider.operators.base import Proposal, YoloPodOperator
+from yolo_airflow_provider.operators.plan import read_data
+
+
+class PreprocessOperator(YoloPodOperator):
+    """Validates a YOLO data set, repairs what is safe, and prepares a copy in the workspace.
+
+    The source is never written to. Empty and duplicate boxes are dropped; images whose labels the trainer would
+    refuse are left out; everything is listed in a report with file and line.
+
+    :param data: path of the data.yaml, as the pod sees it. (templated)
+    :param imgsz: side of the square input the set is meant for, pixels. (templated)
+    :param task: Ultralytics' task: detect, segment, pose or obb. (templated)
+    :param copy_images: copy images into the workspace instead of linking to them. (templated)
+
+    Returns `{"data": path of the prepared data.yaml, "report": path, "dataset": summary}`; the other operators take
+    it as their `data`.
+    """
+
+    template_fields: Sequence[str] = (*YoloPodOperator.template_fields, "data", "imgsz", "task", "copy_images")
+
+    def __init__(
+        self,
+        *,
+        data: str,
+        imgsz: int | str = 640,
+        task: str = "detect",
+        copy_images: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.data = data
+        self.imgsz = imgsz
+        self.task = task
+        self.copy_images = copy_images
+
+    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+        return Proposal(
+            PreprocessJob(
+                data=read_data(self.data).path,
+                imgsz=parameters.whole_number("imgsz", self.imgsz, least=32),
+                task=self.task,
+                copy_images=parameters.switch("copy_images", self.copy_images),
+            )
+        )
+
+    def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:
+        dataset = result.dataset
+        if dataset is None:
+            return {}
+        return {
+            "data": str(PurePosixPath(spec.workspace, dataset.data_yaml)),
+            "report": str(PurePosixPath(spec.run_folder, dataset.report)),
+            "dataset": dataset.model_dump(mode="json"),
+        }

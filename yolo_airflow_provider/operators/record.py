@@ -1,0 +1,132 @@
+"""From what a worker answered to the rows of the profile store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from yolo_airflow_provider.contract import (
+    DatasetSummary,
+    EpochRecord,
+    JobResult,
+    JobSpec,
+    Measurement,
+    profile_name,
+)
+from yolo_airflow_provider.operators.plan import run_key
+from yolo_airflow_provider.profiles.records import EpochRow, MeasurementRow, ModelRow, RunKey
+
+
+def measurement_rows(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) -> list[MeasurementRow]:
+    """One row a measurement; one row also for a run that measured nothing, so that every end is on record."""
+    # A finished run that is reported again keeps the try that measured it.
+    identity = spec.identity.model_copy(update={"try_number": result.try_number})
+    common = _common(spec, result, result.dataset or dataset) | {"key": run_key(identity)}
+    outcome = result.failure.failure_class.value if result.failure else "succeeded"
+    if not result.measurements:
+        batch = getattr(spec.job, "batch", None)
+        peak = result.failure.needed_bytes if result.failure else None
+        return [
+            MeasurementRow(part=spec.job.kind, outcome=outcome, batch=batch, peak_device_bytes=peak, **common)
+        ]
+    return [_row(measurement, common) for measurement in result.measurements]
+
+
+def model_rows(spec: JobSpec, result: JobResult) -> list[ModelRow]:
+    """The architecture as the run found it."""
+    facts = result.model
+    if facts is None:
+        return []
+    return [
+        ModelRow(
+            name=facts.name,
+            task=facts.task,
+            classes=facts.classes,
+            parameters=facts.parameters,
+            stride=facts.stride,
+            gflops=facts.gflops,
+            gflops_imgsz=spec.job.imgsz,
+        )
+    ]
+
+
+def epoch_rows(spec: JobSpec) -> list[EpochRow]:
+    """The epochs that the run's folder lists, of every try; none where the folder cannot be seen from here.
+
+    Rows of earlier tries are in the store already and stay as they are.
+    """
+    try:
+        lines = (Path(spec.run_folder) / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            record = EpochRecord.model_validate_json(line)
+        except ValidationError:
+            continue  # the line that a kill cut off
+        key = run_key(spec.identity.model_copy(update={"try_number": record.try_number}))
+        rows.append(_epoch(key, record))
+    return rows
+
+
+def _epoch(key: RunKey, record: EpochRecord) -> EpochRow:
+    return EpochRow(
+        key=key,
+        epoch=record.epoch,
+        seconds=record.seconds,
+        images_per_second=record.images_per_second,
+        peak_device_bytes=record.peak_device_bytes,
+        validation_peak_bytes=record.validation_peak_bytes,
+        data_wait_percent=record.data_wait_percent,
+        iowait_percent=record.iowait_percent,
+        losses=record.losses,
+        metrics=record.metrics,
+    )
+
+
+def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
+    fields = measurement.model_dump(exclude={"failure_class"})
+    failure = measurement.failure_class
+    return MeasurementRow(outcome=failure.value if failure else "succeeded", **(common | fields))
+
+
+def _common(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) -> dict[str, Any]:
+    job, given, seen, facts, train = spec.job, spec.accelerator, result.environment, result.model, result.train
+    model = getattr(job, "model", None)
+    return {
+        "kind": job.kind,
+        "finished_at": datetime.now(UTC),
+        "logical_date": spec.identity.logical_date,
+        "message": result.failure.message if result.failure else None,
+        "model": facts.name if facts else (profile_name(model) if model else None),
+        "model_task": getattr(job, "task", None),
+        "classes": facts.classes if facts else (dataset.classes if dataset else None),
+        "imgsz": job.imgsz,
+        "epochs": getattr(job, "epochs", None),
+        "epochs_done": train.epochs_done if train else None,
+        "resumed_epochs": train.resumed_epochs if train else None,
+        "dataset": dataset.name if dataset else None,
+        "dataset_fingerprint": dataset.fingerprint if dataset else None,
+        "train_images": dataset.train_images if dataset else None,
+        "dataset_bytes": dataset.size_bytes if dataset else None,
+        "objects_mean": dataset.objects_mean if dataset else None,
+        "objects_p95": dataset.objects_p95 if dataset else None,
+        "objects_max": dataset.objects_max if dataset else None,
+        "cache": str(job.cache) if job.kind == "train" and job.cache else None,
+        "torch_version": seen.torch if seen else None,
+        "ultralytics_version": seen.ultralytics if seen else None,
+        "accelerator_kind": given.kind,
+        # What the device calls itself, as long as it was not planned by name: evidence is found by it.
+        "product": given.product or (seen.product if seen and given.kind != "cpu" else ""),
+        "mig_profile": given.mig_profile,
+        "budget_bytes": given.memory_budget_bytes,
+        "multiprocessors": seen.multiprocessors if seen else None,
+        "cpu_cores": seen.cpu_cores if seen else None,
+        "node": seen.node if seen else None,
+        "map50": train.metrics.get("mAP50") if train else None,
+        "map50_95": train.metrics.get("mAP50-95") if train else None,
+    }

@@ -1,0 +1,100 @@
+"""MigTrainOperator: plan, train with Ultralytics' own trainer, measure, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from yolo_airflow_provider.contract import Identity, JobResult, JobSpec, TrainJob
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.operators import parameters, pods
+from yolo_airflow_provider.operators.base import Proposal
+from yolo_airflow_provider.operators.model import ModelOperator
+from yolo_airflow_provider.operators.plan import read_data
+from yolo_airflow_provider.planner.choice import DEFAULT_MAX_BATCH
+
+
+class MigTrainOperator(ModelOperator):
+    """Trains a model with the batch that the profile store's measurements bear out.
+
+    A retry plans again with what the failure taught, and resumes from the last whole epoch. A training that an
+    earlier try finished is reported again, not repeated.
+
+    :param epochs: of the whole training, over all tries. (templated)
+    :param batch: images a step, or `auto`. A number is overruled only where it is known not to fit. (templated)
+    :param max_batch: largest batch that `auto` chooses. (templated)
+    :param cache: Ultralytics' image cache: False, `ram` or `disk`. (templated)
+    :param resume: False trains anew; what was there is moved aside. (templated)
+    :param train_arguments: further Ultralytics training arguments, such as `{"lr0": 0.01}`. (templated)
+
+    Returns `{"weights": path of best.pt, "last": path, "batch": ..., "epochs_done": ..., "metrics": {...},
+    "measurement": {...} or None, "data": path, "imgsz": ...}`; an ExportOperator takes it as its `weights`.
+    """
+
+    template_fields: Sequence[str] = (
+        *ModelOperator.template_fields,
+        "epochs",
+        "batch",
+        "max_batch",
+        "cache",
+        "resume",
+        "train_arguments",
+    )
+
+    def __init__(
+        self,
+        *,
+        epochs: int | str,
+        batch: int | str = "auto",
+        max_batch: int | str = DEFAULT_MAX_BATCH,
+        cache: bool | str = False,
+        resume: bool | str = True,
+        train_arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.epochs = epochs
+        self.batch = batch
+        self.max_batch = max_batch
+        self.cache = cache
+        self.resume = resume
+        self.train_arguments = train_arguments
+
+    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+        source = read_data(self.data)
+        common = self._common(source)
+        question, choice = self._choose(
+            common,
+            accelerator,
+            batch=parameters.batch_size(self.batch),
+            images=source.images,
+            max_batch=parameters.whole_number("max_batch", self.max_batch, least=1),
+        )
+        job = TrainJob(
+            **common,
+            epochs=parameters.whole_number("epochs", self.epochs, least=1),
+            batch=choice.batch,
+            cache=self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache),
+            resume=parameters.switch("resume", self.resume),
+            overrides=dict(self.train_arguments or {}),
+        )
+        shared = pods.shm_bytes(batch=job.batch, imgsz=job.imgsz, workers=job.workers) if job.workers else 0
+        return Proposal(job, choice=(question, choice), amp=job.amp, shared_bytes=shared)
+
+    def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:
+        train = result.train
+        if train is None:
+            return {}
+        measured = result.measurements[0] if result.measurements else None
+        return {
+            "weights": str(PurePosixPath(spec.run_folder, train.best_weights)),
+            "last": str(PurePosixPath(spec.run_folder, train.last_weights)),
+            "batch": measured.batch if measured else getattr(spec.job, "batch", None),
+            "epochs_done": train.epochs_done,
+            "resumed_epochs": train.resumed_epochs,
+            "metrics": train.metrics,
+            "measurement": measured.model_dump(mode="json", exclude_none=True) if measured else None,
+            "data": getattr(spec.job, "data", None),
+            "imgsz": spec.job.imgsz,
+        }

@@ -1,0 +1,52 @@
+"""What an earlier try left in the run's folder. Imports no torch: a finished run is re-reported in a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from yolo_airflow_provider.contract import ContractError, JobResult, JobSpec, TrainJob
+
+# What makes a training another one; batch, workers and cache may change from try to try.
+_IDENTITY = ("model", "data", "imgsz", "epochs", "seed", "optimizer", "amp", "task", "overrides")
+_MARKER = "training.json"
+
+
+def identity(job: TrainJob) -> dict[str, Any]:
+    """What two trainings must share for one to go on where the other stopped."""
+    fields: dict[str, Any] = json.loads(job.model_dump_json(include=set(_IDENTITY)))
+    return fields
+
+
+def read_identity(run_folder: Path) -> dict[str, Any] | None:
+    """The training that the folder holds, None where there is none that can be read."""
+    try:
+        found: dict[str, Any] = json.loads((run_folder / _MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def marker(run_folder: Path) -> Path:
+    """Where the folder's training is noted."""
+    return run_folder / _MARKER
+
+
+def finished(spec: JobSpec, job: TrainJob) -> JobResult | None:
+    """The result of an earlier try that finished this training, None where there is none.
+
+    It keeps its own try number, so that its measurement is recorded once and under the try that made it.
+    """
+    folder = Path(spec.run_folder)
+    if not job.resume or read_identity(folder) != identity(job):
+        return None
+    for file in sorted(folder.glob("result-*.json"), reverse=True):
+        try:
+            result = JobResult.from_json(file.read_text(encoding="utf-8"))
+        except (OSError, ContractError):
+            continue
+        if result.succeeded and result.train and (folder / result.train.best_weights).is_file():
+            note = f"try {result.try_number} finished this training; its result is reported again, nothing is trained"
+            return result.model_copy(update={"notes": (note,)})
+    return None

@@ -1,0 +1,175 @@
+"""Export, reload and compare: an artefact is only handed on when it answers as the model does."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from yolo_airflow_provider.contract import ExportJob, ExportSummary, FailureClass, JobResult, JobSpec
+from yolo_airflow_provider.worker import models
+from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.files import make_folder
+from yolo_airflow_provider.worker.log import say
+
+# What each format needs besides the extra `worker`, for an error that says what to install.
+_PACKAGES = {"onnx": "onnx onnxruntime onnxslim", "openvino": "openvino", "engine": "tensorrt", "ncnn": "ncnn", "mnn": "MNN"}
+
+
+def export(spec: JobSpec, job: ExportJob) -> JobResult:
+    """Export the weights, reload the artefact and compare both on real images.
+
+    The outputs compared are the raw ones, before non-maximum suppression, which would hide or blow up a difference.
+
+    Raises:
+        JobError: the weights or the format are wrong, a package is missing, or the outputs differ by more than the
+            tolerance.
+    """
+    folder = make_folder(Path(spec.run_folder) / "export")
+    formats = known_formats()
+    if job.format not in formats:
+        raise _refused(f"export format {job.format!r} is not one of {', '.join(sorted(formats))}", "choose one of these")
+    source = models.resolve(job.weights, trusted_weights=job.trusted_weights)
+    if not source.weights:
+        raise _refused(f"weights={job.weights!r} names an architecture", "give the .pt file that a training wrote")
+    images = _images(job)
+    # Exporters write beside the weights; the training's folder is not theirs.
+    weights = Path(shutil.copyfile(source.path, folder / "model.pt"))
+    artefact = _export(weights, job)
+    difference = largest_difference(weights, artefact, images, imgsz=job.imgsz)
+    summary = ExportSummary(
+        format=job.format,
+        artefact=str(artefact.relative_to(spec.run_folder)),
+        size_bytes=sum(file.stat().st_size for file in _files(artefact)),
+        sha256=sha256(artefact),
+        largest_difference=float(f"{difference:.3g}"),
+        tolerance=job.tolerance,
+        images=len(images),
+    )
+    _write_checksum(artefact, summary.sha256)
+    say(
+        f"exported {summary.artefact}: {summary.size_bytes / 2**20:.1f} MiB, SHA-256 {summary.sha256[:12]}…, largest"
+        f" difference {difference:.2e} of the largest output on {len(images)} images (tolerance {job.tolerance:.0e})"
+    )
+    if not difference <= job.tolerance:  # NaN is not within a tolerance either
+        raise JobError(
+            FailureClass.CODE,
+            f"{artefact} answers differently from its weights: {difference:.3g} of the largest output on"
+            f" {len(images)} images, tolerance {job.tolerance:.3g}",
+            hint="half precision wants a tolerance of about 1e-2; otherwise the export is broken, do not deploy it",
+            stage="export",
+        )
+    return JobResult(kind="export", try_number=spec.identity.try_number, export=summary)
+
+
+def known_formats() -> dict[str, str]:
+    """Ultralytics' export formats by argument, with the suffix of the file each makes."""
+    from ultralytics.engine.exporter import export_formats
+
+    table: dict[str, Any] = export_formats()
+    return {
+        argument: suffix
+        for argument, suffix in zip(table["Argument"], table["Suffix"], strict=True)
+        if argument != "-"
+    }
+
+
+def largest_difference(weights: Path, artefact: Path, images: list[Path], *, imgsz: int) -> float:
+    """Largest absolute difference of the raw outputs, over the model's largest absolute output."""
+    from ultralytics.nn.autobackend import AutoBackend
+
+    device = torch.device("cpu")
+    reference = AutoBackend(str(weights), device=device, verbose=False)
+    reloaded = AutoBackend(str(artefact), device=device, verbose=False)
+    worst = scale = 0.0
+    for image in images:
+        batch = _letterboxed(image, imgsz)
+        with torch.inference_mode():
+            expected, actual = _first(reference(batch)), _first(reloaded(batch))
+        if expected.shape != actual.shape:
+            raise JobError(
+                FailureClass.CODE,
+                f"{artefact} answers in shape {tuple(actual.shape)}, its weights in {tuple(expected.shape)}",
+                stage="export",
+            )
+        worst = float(np.maximum(worst, (expected - actual).abs().max().item()))  # np.maximum keeps NaN
+        scale = max(scale, expected.abs().max().item())
+    return worst / max(scale, 1e-12)
+
+
+def sha256(artefact: Path) -> str:
+    """SHA-256 of a file; of a folder, over its files' names and contents in order of name."""
+    if artefact.is_file():
+        with artefact.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for file_path in _files(artefact):
+        digest.update(f"{file_path.relative_to(artefact)}\0{sha256(file_path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _export(weights: Path, job: ExportJob) -> Path:
+    from ultralytics import YOLO
+
+    try:
+        path = YOLO(weights).export(
+            format=job.format, imgsz=job.imgsz, half=job.half, device="cpu", verbose=False
+        )
+    except (ImportError, AssertionError) as error:
+        packages = _PACKAGES.get(job.format, job.format)
+        raise _refused(
+            f"export to {job.format} failed: {error}", f"the worker image may lack a package: pip install {packages}"
+        ) from error
+    return Path(path)
+
+
+def _images(job: ExportJob) -> list[Path]:
+    """Real images to compare on: the first of the validation split, in order of name."""
+    from ultralytics.data.utils import IMG_FORMATS, check_det_dataset
+
+    if job.data is None:
+        raise _refused("no data set was given to compare the artefact on", "pass data= as to the training")
+    description = check_det_dataset(str(job.data), autodownload=False)
+    places = description["val"] if isinstance(description["val"], list) else [description["val"]]
+    files = sorted(
+        file for place in places for file in Path(place).rglob("*") if file.suffix[1:].lower() in IMG_FORMATS
+    )
+    if not files:
+        raise _refused(f"the validation split of {job.data} has no image", "compare on a data set with images")
+    return files[: job.images]
+
+
+def _letterboxed(image: Path, imgsz: int) -> torch.Tensor:
+    """One image as the predictor feeds it: letterboxed to a square, RGB, 0 to 1, shape (1, 3, imgsz, imgsz)."""
+    import cv2
+    from ultralytics.data.augment import LetterBox
+
+    pixels = cv2.imread(str(image))
+    square = LetterBox(new_shape=(imgsz, imgsz), auto=False)(image=pixels)
+    planes = np.ascontiguousarray(square[..., ::-1].transpose(2, 0, 1))
+    return torch.from_numpy(planes).float().div(255).unsqueeze(0)
+
+
+def _first(output: Any) -> torch.Tensor:
+    """The detections' tensor of an output: exporters return it alone, the model returns it before its features."""
+    while isinstance(output, list | tuple):
+        output = output[0]
+    return torch.as_tensor(output).float()
+
+
+def _files(artefact: Path) -> list[Path]:
+    return [artefact] if artefact.is_file() else sorted(file for file in artefact.rglob("*") if file.is_file())
+
+
+def _write_checksum(artefact: Path, digest: str) -> None:
+    """In the form that `sha256sum --check` reads; a folder's digest is ours and says so."""
+    note = "" if artefact.is_file() else "  # names and contents"
+    (artefact.parent / f"{artefact.name}.sha256").write_text(f"{digest}  {artefact.name}{note}\n", encoding="utf-8")
+
+
+def _refused(message: str, hint: str) -> JobError:
+    return JobError(FailureClass.DATA, message, hint=hint, stage="export")

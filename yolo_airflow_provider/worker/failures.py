@@ -1,0 +1,103 @@
+"""Why a job failed: one exception that carries the class, and the texts by which causes are told apart."""
+
+from __future__ import annotations
+
+import errno
+
+from yolo_airflow_provider.contract import Failure, FailureClass
+
+# Lower case, in order: the first that occurs in the text decides.
+_TEXTS: tuple[tuple[str, FailureClass], ...] = (
+    # A loader process that died on a full /dev/shm (pytorch#5040, ultralytics#1238).
+    ("bus error", FailureClass.SHM),
+    ("unable to open shared memory object", FailureClass.SHM),
+    # Lost devices, before memory: their texts contain "out of memory" nowhere, but come first in the log.
+    ("failed to initialize nvml: unknown error", FailureClass.GPU_LOST),
+    ("gpu is lost", FailureClass.GPU_LOST),
+    ("fallen off the bus", FailureClass.GPU_LOST),
+    ("cuda-capable device(s) is/are busy or unavailable", FailureClass.GPU_LOST),
+    ("unspecified launch failure", FailureClass.GPU_LOST),
+    # Host memory.
+    ("defaultcpuallocator: can't allocate memory", FailureClass.HOST_OOM),
+    ("defaultcpuallocator: not enough memory", FailureClass.HOST_OOM),
+    ("cannot allocate memory", FailureClass.HOST_OOM),
+    # Device memory. On a MIG slice the allocator asks NVML what it may not know, and the out-of-memory shows as
+    # this assertion (pytorch#112377, #197312).
+    ("cuda out of memory", FailureClass.GPU_OOM),
+    ("out of memory", FailureClass.GPU_OOM),
+    ("nvml_success == r internal assert failed", FailureClass.GPU_OOM),
+    ("cublas_status_alloc_failed", FailureClass.GPU_OOM),
+    ("cudnn_status_internal_error", FailureClass.GPU_OOM),
+    ("unable to find an engine", FailureClass.GPU_OOM),
+    ("no space left on device", FailureClass.DISK_FULL),
+    ("disk quota exceeded", FailureClass.DISK_FULL),
+)
+
+_HINTS = {
+    FailureClass.GPU_OOM: "the next try plans with this measured, and takes a smaller batch or a larger slice",
+    FailureClass.HOST_OOM: "the next try plans with this measured, and takes a smaller batch; or give more memory",
+    FailureClass.SHM: "make /dev/shm larger (a memory emptyDir) or use fewer data loader workers",
+    FailureClass.DISK_FULL: "free space on the workspace volume, or give it a larger one",
+    FailureClass.GPU_LOST: "the device went away; the next try resumes with the same plan on another one",
+    FailureClass.PREEMPTED: "the next try resumes from the last whole epoch with the same plan",
+}
+
+
+class JobError(Exception):
+    """The job cannot go on.
+
+    Attributes:
+        failure_class: what kind of failure it is.
+        hint: what to do about it.
+        stage: `setup`, `train`, `validate`, `probe`, `export`, ...
+        needed_bytes: memory that was reached or asked for, where it is known.
+    """
+
+    def __init__(
+        self,
+        failure_class: FailureClass,
+        message: str,
+        *,
+        hint: str = "",
+        stage: str = "",
+        needed_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure_class = failure_class
+        self.hint = hint or _HINTS.get(failure_class, "")
+        self.stage = stage
+        self.needed_bytes = needed_bytes
+
+
+def classify_text(text: str) -> FailureClass | None:
+    """The class that an error text or a log's tail tells, None where it tells none."""
+    lowered = text.lower()
+    return next((found for sign, found in _TEXTS if sign in lowered), None)
+
+
+def classify(error: BaseException) -> FailureClass:
+    """The class of any exception, by its type first and its text second."""
+    if isinstance(error, JobError):
+        return error.failure_class
+    if isinstance(error, MemoryError):
+        return FailureClass.HOST_OOM
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FailureClass.DISK_FULL
+    declared = getattr(error, "failure_class", None)
+    if isinstance(declared, FailureClass):
+        return declared
+    return classify_text(f"{type(error).__name__}: {error}") or FailureClass.CODE
+
+
+def describe_failure(error: BaseException, *, stage: str, budget_bytes: int | None = None) -> Failure:
+    """The failure as the result carries it: the error's own first words, and what to do."""
+    found = classify(error)
+    known = isinstance(error, JobError) or hasattr(error, "failure_class")
+    return Failure(
+        failure_class=found,
+        message=str(error) if known else f"{type(error).__name__}: {error}",
+        hint=getattr(error, "hint", "") or _HINTS.get(found, ""),
+        stage=getattr(error, "stage", "") or stage,
+        needed_bytes=getattr(error, "needed_bytes", None),
+        budget_bytes=budget_bytes,
+    )

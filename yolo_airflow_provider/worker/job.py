@@ -1,0 +1,213 @@
+"""One job from its specification to its result: the only way out of the worker.
+
+Whatever happens, a `JobResult` is written to the result path (the container's termination message) and kept in the
+run's folder, before the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from yolo_airflow_provider.contract import (
+    EXIT_OUT_OF_MEMORY,
+    EXIT_PREEMPTED,
+    JOB_VARIABLE,
+    MEMORY_FAILURES,
+    ContractError,
+    Failure,
+    FailureClass,
+    JobResult,
+    JobSpec,
+    Measurement,
+    ProbeJob,
+    TrainJob,
+)
+from yolo_airflow_provider.worker.failures import JobError, classify, describe_failure
+from yolo_airflow_provider.worker.files import make_folder, write_atomically
+from yolo_airflow_provider.worker.log import gib, say
+
+PARENT_VARIABLE = "YOLO_PARENT_PID"
+"""Set by the local execution: end when this process ends."""
+_DEFAULT_RESULT_PATH = "/dev/termination-log"
+_PR_SET_PDEATHSIG = 1
+
+
+def main(environment: Mapping[str, str] | None = None) -> int:
+    """Do the job of the environment; returns the exit code.
+
+    0 succeeded, 75 stopped from outside, 17 out of memory, 2 a specification that cannot be read, 1 any other failure.
+    """
+    variables = os.environ if environment is None else environment
+    _end_with_parent(variables)
+    text = variables.get(JOB_VARIABLE, "")
+    try:
+        spec = JobSpec.from_json(text)
+    except ContractError as error:
+        failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage="setup")
+        _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text), run_folder=None)
+        return 2
+    result = run(spec)
+    _answer(result, Path(spec.result_path), run_folder=Path(spec.run_folder))
+    return exit_code(result.failure)
+
+
+def run(spec: JobSpec) -> JobResult:
+    """Do a job; every failure becomes part of the result."""
+    worker: _Work | None = None
+    try:
+        make_folder(Path(spec.run_folder))
+        worker = _Work(spec)
+        return worker.do()
+    except BaseException as error:
+        failure_class = classify(error)
+        if failure_class is FailureClass.CODE:
+            traceback.print_exc(file=sys.stdout)
+        failure = describe_failure(
+            error, stage=spec.job.kind, budget_bytes=spec.accelerator.memory_budget_bytes
+        )
+        return (worker or _Work(spec)).failed(failure)
+
+
+def exit_code(failure: Failure | None) -> int:
+    """The exit code that tells a failure's class when the result cannot be read."""
+    if failure is None:
+        return 0
+    if failure.failure_class is FailureClass.PREEMPTED:
+        return EXIT_PREEMPTED
+    return EXIT_OUT_OF_MEMORY if failure.failure_class in MEMORY_FAILURES else 1
+
+
+class _Work:
+    """The running job and what it has measured so far, for an answer at any moment."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._measured: Callable[[FailureClass], tuple[Measurement, ...]] = lambda _: ()
+        self._context: Callable[[], JobResult] = lambda: JobResult(kind=spec.job.kind)
+
+    def do(self) -> JobResult:
+        job = self._spec.job
+        if job.kind == "preprocess":
+            from yolo_airflow_provider.worker.dataset import preprocess
+
+            summary = preprocess(self._spec, job, say)
+            return JobResult(kind="preprocess", try_number=self._spec.identity.try_number, dataset=summary)
+        from yolo_airflow_provider.worker import earlier, offline
+
+        if isinstance(job, TrainJob) and (found := earlier.finished(self._spec, job)) is not None:
+            say(found.notes[0])
+            return found
+        offline.prepare(Path(self._spec.run_folder), trusted_weights=job.trusted_weights)
+        offline.quieten()
+        with self._guarded():
+            if job.kind == "export":
+                from yolo_airflow_provider.worker.export import export
+
+                return export(self._spec, job)
+            return self._measure(job)
+
+    def failed(self, failure: Failure) -> JobResult:
+        """The result of a failure with everything that was measured up to it."""
+        context = self._context()
+        measurements = self._measured(failure.failure_class)
+        peaks = [m.peak_device_bytes for m in measurements if m.peak_device_bytes and m.failure_class]
+        if failure.failure_class in MEMORY_FAILURES and failure.needed_bytes is None and peaks:
+            failure = failure.model_copy(update={"needed_bytes": max(peaks)})
+        return context.model_copy(
+            update={
+                "kind": self._spec.job.kind,
+                "try_number": self._spec.identity.try_number,
+                "failure": failure,
+                "measurements": measurements,
+            }
+        )
+
+    def _measure(self, job: TrainJob | ProbeJob) -> JobResult:
+        from yolo_airflow_provider.worker.measure.device import open_device
+        from yolo_airflow_provider.worker.offline import place_amp_check_model
+        from yolo_airflow_provider.worker.probe import Probe
+        from yolo_airflow_provider.worker.train import Training
+        from yolo_airflow_provider.worker.trainer import Preemption
+
+        device = open_device(self._spec.accelerator)
+        if job.amp and device.torch_name != "cpu":
+            place_amp_check_model()
+        work = Training(self._spec, job, device) if isinstance(job, TrainJob) else Probe(self._spec, job, device)
+        self._measured = work.measured
+        self._context = lambda: JobResult(kind=job.kind, model=work.facts, environment=device.environment())
+        return work.run(Preemption())
+
+    @contextlib.contextmanager
+    def _guarded(self):  # type: ignore[no-untyped-def]
+        """Hold the process to its budget where no container does."""
+        accelerator = self._spec.accelerator
+        if accelerator.kind != "cpu" or not accelerator.enforce_budget or not accelerator.memory_budget_bytes:
+            yield
+            return
+        from yolo_airflow_provider.worker.measure.budget import BudgetGuard
+
+        with BudgetGuard(accelerator.memory_budget_bytes, self._over_budget):
+            yield
+
+    def _over_budget(self, used_bytes: int) -> None:
+        """Called from the guard's thread: answer and end at once, as the kernel would, but with the numbers."""
+        budget = self._spec.accelerator.memory_budget_bytes or 0
+        batch = getattr(self._spec.job, "batch", None)
+        what = f"batch {batch}" if batch else f"the {self._spec.job.kind}"
+        error = JobError(
+            FailureClass.HOST_OOM,
+            f"{what} reached {gib(used_bytes)} of memory, over its budget of {gib(budget)}",
+            stage=self._spec.job.kind,
+            needed_bytes=used_bytes,
+        )
+        say(str(error))
+        result = self.failed(describe_failure(error, stage=self._spec.job.kind, budget_bytes=budget))
+        if result.kind == "probe" and any(point.failure_class is None for point in result.measurements):
+            # What fits and what does not is what a probe is for; the batch that does not is its last point.
+            result = result.model_copy(update={"failure": None, "notes": (str(error),)})
+        _answer(result, Path(self._spec.result_path), run_folder=Path(self._spec.run_folder))
+        sys.stdout.flush()
+        os._exit(exit_code(result.failure))
+
+
+def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) -> None:
+    """Write the result where the operator reads it, and a copy beside what the run made."""
+    message = result.to_message()
+    if run_folder is not None and run_folder.is_dir():
+        with contextlib.suppress(OSError):  # a full disk must not hide the failure that it caused
+            write_atomically(run_folder / f"result-{result.try_number}.json", message)
+    # The termination message is a bind-mounted file: it cannot be replaced, only written.
+    result_path.parent.mkdir(parents=True, exist_ok=True)
+    result_path.write_text(message, encoding="utf-8")
+    if result.failure is not None:
+        failure = result.failure
+        say(f"{failure.failure_class}: {failure.message}" + (f" ({failure.hint})" if failure.hint else ""))
+
+
+def _raw_result_path(text: str) -> Path:
+    try:
+        return Path(json.loads(text)["result_path"])
+    except (ValueError, KeyError, TypeError):
+        return Path(_DEFAULT_RESULT_PATH)
+
+
+def _end_with_parent(variables: Mapping[str, str]) -> None:
+    """In local execution: SIGKILL to the task must not leave a training behind (prctl(2), PR_SET_PDEATHSIG)."""
+    parent = variables.get(PARENT_VARIABLE)
+    if not parent:
+        return
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        raise SystemExit(EXIT_PREEMPTED)  # the parent ended before the request took effect
+
+
+

@@ -1,0 +1,212 @@
+"""The probe: a few real training steps at two or three batch sizes, on the data set's most crowded images.
+
+Each point is a whole epoch of Ultralytics' own trainer on a small subset: forward, real loss, backward, optimizer
+and EMA at every step, then the validation pass at its usual twice the batch. Points run in ascending order, since
+heap that a larger batch left behind would hide what a smaller one needs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from yolo_airflow_provider.contract import (
+    MEMORY_FAILURES,
+    FailureClass,
+    JobResult,
+    JobSpec,
+    Measurement,
+    ModelFacts,
+    ProbeJob,
+)
+from yolo_airflow_provider.worker import models
+from yolo_airflow_provider.worker.failures import JobError, classify
+from yolo_airflow_provider.worker.log import gib, say
+from yolo_airflow_provider.worker.measure.device import Device
+from yolo_airflow_provider.worker.measure.run import Instrument
+from yolo_airflow_provider.worker.trainer import Preemption, trainer_class, training_arguments
+
+WARM_UP_STEPS = 1
+"""The first step builds autograd's and the allocator's caches; its time says nothing about the others."""
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """A data set's images by number of objects, most first, with their label files."""
+
+    train: list[tuple[Path, Path]]
+    val: list[tuple[Path, Path]]
+    description: dict[str, Any]
+
+
+class Probe:
+    """All points of a probe. `run` measures them; `measured` answers at any time."""
+
+    def __init__(self, spec: JobSpec, job: ProbeJob, device: Device) -> None:
+        self._spec = spec
+        self._job = job
+        self._device = device
+        self._folder = Path(spec.run_folder) / "probe"
+        self._points: list[Measurement] = []
+        self._running: tuple[Instrument, int] | None = None
+        self._optimizer = job.optimizer
+        self._facts: ModelFacts | None = None
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """The architecture, once it was built."""
+        return self._facts
+
+    def run(self, preemption: Preemption) -> JobResult:
+        """Measure each batch size.
+
+        A batch that runs out of memory is a point too: it and larger ones are known not to fit.
+
+        Raises:
+            JobError: bad input; or not even the first batch fits.
+        """
+        source = models.resolve(self._job.model, trusted_weights=self._job.trusted_weights)
+        crowd = _read_crowd(Path(self._job.data))
+        too_large = [batch for batch in self._job.batches if batch > len(crowd.train)]
+        if too_large:
+            raise JobError(
+                FailureClass.DATA,
+                f"batches {too_large} are larger than the data set's {len(crowd.train)} training images",
+                hint=f"probe batches of at most {len(crowd.train)}",
+                stage="setup",
+            )
+        for batch in sorted(set(self._job.batches)):
+            try:
+                self._measure(batch, source, crowd, preemption)
+            except Exception as error:
+                failure = classify(error)
+                if failure not in MEMORY_FAILURES or not self._points:
+                    raise
+                self._points.extend(self._current(failure))
+                self._running = None
+                say(f"probe: batch {batch} does not fit ({failure}); larger ones are not tried")
+                break
+        return JobResult(
+            kind="probe",
+            try_number=self._spec.identity.try_number,
+            model=self._facts,
+            environment=self._device.environment(),
+            measurements=tuple(self._points),
+        )
+
+    def measured(self, failure: FailureClass | None = None) -> tuple[Measurement, ...]:
+        """The points so far, and the one that was running as a failure."""
+        return (*self._points, *self._current(failure))
+
+    def _measure(self, batch: int, source: models.ModelSource, crowd: _Crowd, preemption: Preemption) -> None:
+        data = _write_subset(self._folder / f"batch-{batch}", crowd, batch=batch, steps=self._job.steps)
+        arguments = training_arguments(
+            self._job,
+            source,
+            data=str(data),
+            device=self._device.torch_name,
+            folder=self._folder / f"batch-{batch}" / "train",
+            batch=batch,
+            epochs=1,
+        )
+        # nbs=batch makes every step an optimizer step; a probe's weights are nobody's.
+        arguments |= {"nbs": batch, "save": False, "patience": 0, "close_mosaic": 0}
+        trainer = trainer_class(self._job.task)(overrides=arguments)
+        self._device.release()
+        instrument = Instrument(self._device, try_number=self._spec.identity.try_number)
+        self._running = (instrument, batch)
+        instrument.attach(trainer)
+        preemption.attach(trainer)
+        trainer.add_callback("on_pretrain_routine_end", lambda t: self._built(t, source.name))
+        trainer.train()
+        del instrument.steps_seconds[:WARM_UP_STEPS]
+        point = self._current(None)[0]
+        self._points.append(point)
+        self._running = None
+        del trainer
+        self._device.release()
+        shutil.rmtree(self._folder / f"batch-{batch}", ignore_errors=True)
+        say(
+            f"probe: batch {batch}: peak {gib(point.peak_device_bytes)}, validation {gib(point.validation_peak_bytes)},"
+            f" {point.step_seconds or 0:.3f} s a step, waited {point.data_wait_percent or 0:.0f} % for data"
+        )
+
+    def _current(self, failure: FailureClass | None) -> tuple[Measurement, ...]:
+        if self._running is None or self._facts is None:
+            return ()
+        instrument, batch = self._running
+        instrument.note_peak()
+        return (
+            instrument.measurement(
+                part=f"batch-{batch}",
+                batch=batch,
+                precision="amp" if self._job.amp and self._device.torch_name != "cpu" else "fp32",
+                optimizer=self._optimizer,
+                workers=0 if self._device.torch_name == "cpu" else self._job.workers,
+                failure=failure,
+            ),
+        )
+
+    def _built(self, trainer: Any, name: str) -> None:
+        module = getattr(trainer.model, "module", trainer.model)
+        self._facts = models.facts(module, name=name, task=self._job.task, imgsz=self._job.imgsz)
+        models.check_imgsz(self._job.imgsz, self._facts.stride)
+        self._optimizer = type(trainer.optimizer).__name__
+
+
+def _read_crowd(data_yaml: Path) -> _Crowd:
+    """Read the prepared data set; ties are broken by name, so that a probe repeats itself."""
+    from ultralytics.data.utils import IMG_FORMATS, check_det_dataset, img2label_paths
+
+    description = check_det_dataset(str(data_yaml), autodownload=False)
+
+    def ordered(split: str) -> list[tuple[Path, Path]]:
+        places = description[split] if isinstance(description[split], list) else [description[split]]
+        listed = (file for place in places for file in _listed(Path(place)))
+        images = sorted(str(file) for file in listed if file.suffix[1:].lower() in IMG_FORMATS)
+        pairs = [(Path(image), Path(label)) for image, label in zip(images, img2label_paths(images), strict=True)]
+        return sorted(pairs, key=lambda pair: (-_objects(pair[1]), str(pair[0])))
+
+    raw = yaml.safe_load(data_yaml.read_text(encoding="utf-8"))
+    kept = {key: raw[key] for key in ("kpt_shape", "flip_idx") if key in raw}
+    return _Crowd(ordered("train"), ordered("val"), {"names": description["names"], **kept})
+
+
+def _listed(place: Path) -> Iterable[Path]:
+    """The files of a split: a folder, or a text file that lists them."""
+    if place.is_dir():
+        return place.rglob("*")
+    lines = place.read_text(encoding="utf-8").splitlines()
+    return (place.parent / line.strip() for line in lines if line.strip())
+
+
+def _objects(label: Path) -> int:
+    try:
+        return sum(1 for line in label.read_text(encoding="utf-8").splitlines() if line.strip())
+    except OSError:
+        return 0
+
+
+def _write_subset(folder: Path, crowd: _Crowd, *, batch: int, steps: int) -> Path:
+    """A data set of exactly as many images as the steps take, most crowded first, repeated where there are too few."""
+    shutil.rmtree(folder, ignore_errors=True)
+    wanted = {"train": batch * (steps + WARM_UP_STEPS), "val": min(2 * batch, max(len(crowd.val), 1))}
+    for split, pairs in (("train", crowd.train), ("val", crowd.val)):
+        images, labels = folder / "images" / split, folder / "labels" / split
+        images.mkdir(parents=True)
+        labels.mkdir(parents=True)
+        for number in range(wanted[split]):
+            image, label = pairs[number % len(pairs)]
+            stem = f"{number:06d}"
+            (images / f"{stem}{image.suffix}").symlink_to(image.resolve())
+            if label.exists():
+                shutil.copyfile(label, labels / f"{stem}.txt")
+    data = folder / "data.yaml"
+    content = {"path": str(folder.absolute()), "train": "images/train", "val": "images/val", **crowd.description}
+    data.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    return data

@@ -1,0 +1,206 @@
+"""A training to its end: resumes what an earlier try left, and never trains a finished run again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from yolo_airflow_provider.contract import (
+    EpochRecord,
+    FailureClass,
+    JobResult,
+    JobSpec,
+    Measurement,
+    ModelFacts,
+    TrainJob,
+    TrainSummary,
+)
+from yolo_airflow_provider.worker import models
+from yolo_airflow_provider.worker.checkpoints import Checkpoint, newest
+from yolo_airflow_provider.worker.earlier import identity as job_identity, marker, read_identity
+from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.files import make_folder, write_atomically
+from yolo_airflow_provider.worker.log import duration, gib, say
+from yolo_airflow_provider.worker.measure.device import Device
+from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
+from yolo_airflow_provider.worker.trainer import Preemption, trainer_class, training_arguments
+
+class Training:
+    """One try of a training. `run` does it; `measured` answers at any time, also after a failure."""
+
+    def __init__(self, spec: JobSpec, job: TrainJob, device: Device) -> None:
+        self._spec = spec
+        self._job = job
+        self._device = device
+        self._run_folder = Path(spec.run_folder)
+        self._folder = self._run_folder / "train"
+        self._instrument = Instrument(device, try_number=spec.identity.try_number, on_epoch=self._epoch_done)
+        self._optimizer = job.optimizer
+        self._resumed_epochs = 0
+        self._facts: ModelFacts | None = None
+        self._started = time.monotonic()
+
+    def run(self, preemption: Preemption) -> JobResult:
+        """Train, or finish, or only report what an earlier try finished.
+
+        Raises:
+            JobError: bad input, out of memory, asked to stop.
+        """
+        source = models.resolve(self._job.model, trusted_weights=self._job.trusted_weights)
+        checkpoint = self._found_checkpoint()
+        if checkpoint is not None and (checkpoint.finished or checkpoint.epochs_done >= self._job.epochs):
+            return self._finish_earlier(checkpoint, source.name)
+        trainer = self._trainer(source, checkpoint)
+        self._instrument.attach(trainer)
+        preemption.attach(trainer)
+        trainer.add_callback("on_pretrain_routine_end", lambda t: self._built(t, source.name))
+        trainer.train()
+        return self._result(plain_metrics(trainer.metrics or {}), epochs_done=self._epochs_done())
+
+    def measured(self, failure: FailureClass | None = None) -> tuple[Measurement, ...]:
+        """What was measured so far; empty before the model was built."""
+        if self._facts is None:
+            return ()
+        self._instrument.note_peak()
+        return (
+            self._instrument.measurement(
+                part="train",
+                batch=self._job.batch,
+                precision="amp" if self._uses_amp else "fp32",
+                optimizer=self._optimizer,
+                workers=0 if self._device.torch_name == "cpu" else self._job.workers,
+                failure=failure,
+            ),
+        )
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """The architecture, once it was built."""
+        return self._facts
+
+    @property
+    def _uses_amp(self) -> bool:
+        return self._job.amp and self._device.torch_name != "cpu"
+
+    def _found_checkpoint(self) -> Checkpoint | None:
+        """What an earlier try left, if it was the same training; otherwise it is moved aside, not deleted."""
+        earlier, identity = read_identity(self._run_folder), job_identity(self._job)
+        if self._folder.exists() and (earlier != identity or not self._job.resume):
+            changed = sorted(key for key in identity if (earlier or {}).get(key) != identity[key])
+            why = f"{', '.join(changed)} changed" if changed else "resume=False"
+            aside = self._aside()
+            say(f"the folder holds another training ({why}): it is kept as {aside.name}, this one starts anew")
+            self._folder.rename(aside)
+        make_folder(self._folder)
+        write_atomically(marker(self._run_folder), json.dumps(identity))
+        return newest(self._folder / "weights")
+
+    def _aside(self) -> Path:
+        number = 1
+        while (aside := self._run_folder / f"train-before-{number}").exists():
+            number += 1
+        return aside
+
+    def _trainer(self, source: models.ModelSource, checkpoint: Checkpoint | None) -> Any:
+        arguments = training_arguments(
+            self._job,
+            source,
+            data=self._job.data,
+            device=self._device.torch_name,
+            folder=self._folder,
+            batch=self._job.batch,
+            epochs=self._job.epochs,
+        )
+        if checkpoint is not None:
+            self._resumed_epochs = checkpoint.epochs_done
+            say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}")
+            arguments |= {"resume": str(checkpoint.path), "model": str(checkpoint.path)}
+        return trainer_class(self._job.task)(overrides=arguments)
+
+    def _built(self, trainer: Any, name: str) -> None:
+        """Setup is over: keep the architecture's facts, refuse what the trainer would have bent in silence."""
+        module = getattr(trainer.model, "module", trainer.model)
+        self._facts = models.facts(module, name=name, task=self._job.task, imgsz=self._job.imgsz)
+        models.check_imgsz(self._job.imgsz, self._facts.stride)
+        images = len(trainer.train_loader.dataset)
+        if self._job.batch > images:
+            raise JobError(
+                FailureClass.DATA,
+                f"batch {self._job.batch} is larger than the data set's {images} training images",
+                hint=f"use batch <= {images}, or batch='auto'",
+                stage="setup",
+            )
+        self._optimizer = type(trainer.optimizer).__name__
+        say(
+            f"training {name} ({self._facts.parameters / 1e6:.2f} M parameters, {self._facts.gflops or 0:.1f} GFLOPs)"
+            f" on {images} images at {self._job.imgsz}, batch {self._job.batch}, {self._optimizer},"
+            f" {self._device.environment().product or self._device.torch_name}"
+        )
+
+    def _epoch_done(self, record: EpochRecord, trainer: Any) -> None:
+        with (self._run_folder / "epochs.jsonl").open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json(exclude_none=True) + "\n")
+        left = (self._job.epochs - record.epoch) * record.seconds
+        losses = " ".join(f"{name} {value:.3f}" for name, value in record.losses.items())
+        say(
+            f"epoch {record.epoch}/{self._job.epochs}: {losses}, mAP50 {record.metrics.get('mAP50', 0):.3f},"
+            f" mAP50-95 {record.metrics.get('mAP50-95', 0):.3f}, {record.images_per_second or 0:.1f} images/s,"
+            f" waited {record.data_wait_percent or 0:.0f} % for data, peak {gib(record.peak_device_bytes)},"
+            f" {duration(record.seconds)}, {duration(left)} left"
+        )
+
+    def _epochs_done(self) -> int:
+        return self._instrument.epochs[-1].epoch if self._instrument.epochs else self._resumed_epochs
+
+    def _result(self, metrics: dict[str, float], *, epochs_done: int, notes: tuple[str, ...] = ()) -> JobResult:
+        weights = Path("train") / "weights"
+        return JobResult(
+            kind="train",
+            try_number=self._spec.identity.try_number,
+            model=self._facts,
+            environment=self._device.environment(),
+            measurements=self.measured(),
+            train=TrainSummary(
+                epochs=self._job.epochs,
+                epochs_done=epochs_done,
+                resumed_epochs=self._resumed_epochs,
+                best_weights=str(weights / "best.pt"),
+                last_weights=str(weights / "last.pt"),
+                metrics=metrics,
+                training_seconds=round(time.monotonic() - self._started, 3),
+            ),
+            notes=notes,
+        )
+
+    def _finish_earlier(self, checkpoint: Checkpoint, name: str) -> JobResult:
+        """An earlier try trained every epoch but its result was not read: validate the best weights and report."""
+        from ultralytics import YOLO
+        from ultralytics.utils.torch_utils import strip_optimizer
+
+        note = f"an earlier try finished all {checkpoint.epochs_done} epochs; its weights are validated, not trained again"
+        say(note)
+        weights = self._folder / "weights"
+        if not checkpoint.finished:
+            for file in (weights / "last.pt", weights / "best.pt"):
+                if file.exists():
+                    strip_optimizer(file)
+        best = weights / "best.pt"
+        model = YOLO(best if best.exists() else checkpoint.path)
+        self._facts = models.facts(model.model, name=name, task=self._job.task, imgsz=self._job.imgsz)
+        self._resumed_epochs = checkpoint.epochs_done
+        metrics = model.val(
+            data=self._job.data,
+            imgsz=self._job.imgsz,
+            batch=self._job.batch,
+            device=self._device.torch_name,
+            plots=False,
+            verbose=False,
+            save_dir=str(self._folder / "final"),
+        )
+        result = self._result(
+            plain_metrics(metrics.results_dict), epochs_done=checkpoint.epochs_done, notes=(note,)
+        )
+        # Nothing was trained in this try: its memory and time would teach the planner wrong.
+        return result.model_copy(update={"measurements": ()})

@@ -1,0 +1,79 @@
+"""Ultralytics' own trainer, set up for a job: arguments, atomic checkpoints, and an ear for SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from yolo_airflow_provider.contract import FailureClass, ProbeJob, TrainJob
+from yolo_airflow_provider.worker.checkpoints import AtomicCheckpoints
+from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.models import ModelSource
+
+
+def trainer_class(task: str) -> type[Any]:
+    """The trainer of a task, with atomic checkpoints.
+
+    Raises:
+        JobError: Ultralytics trains no such task.
+    """
+    from ultralytics import YOLO
+
+    tasks = YOLO("yolov8n.yaml").task_map
+    if task not in tasks:
+        raise JobError(
+            FailureClass.DATA, f"task {task!r} is not one of {', '.join(sorted(tasks))}", stage="setup"
+        )
+    base = tasks[task]["trainer"]
+    # Ultralytics decides by the class's name whether callbacks for trainers apply.
+    return type(f"Atomic{base.__name__}", (AtomicCheckpoints, base), {})
+
+
+def training_arguments(
+    job: TrainJob | ProbeJob, source: ModelSource, *, data: str, device: str, folder: Path, batch: int, epochs: int
+) -> dict[str, Any]:
+    """Ultralytics' arguments of a training. Later ones win, but never over what was planned."""
+    extra = dict(job.overrides) if isinstance(job, TrainJob) else {}
+    return {
+        "plots": False,
+        **extra,
+        "model": source.path,
+        "task": job.task,
+        "data": data,
+        "imgsz": job.imgsz,
+        "epochs": epochs,
+        "batch": batch,
+        "amp": job.amp and device != "cpu",
+        "optimizer": job.optimizer,
+        "seed": job.seed,
+        "workers": job.workers,
+        "device": device,
+        "save_dir": str(folder),
+        "exist_ok": True,
+        "verbose": False,
+    }
+
+
+class Preemption:
+    """Turns SIGTERM into an exception between two batches, so that a checkpoint is never half-written.
+
+    Kubernetes sends SIGTERM and waits for the grace period before it kills; a batch takes seconds at most.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def attach(self, trainer: Any) -> None:
+        """Check between the trainer's and its validator's batches."""
+        trainer.add_callback("on_train_batch_end", self._check)
+        trainer.add_callback("on_val_batch_end", self._check)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+    def _check(self, *_: Any) -> None:
+        if self.asked:
+            raise JobError(FailureClass.PREEMPTED, "the run was asked to stop (SIGTERM)", stage="train")
