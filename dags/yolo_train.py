@@ -28,13 +28,15 @@ with DAG(
             examples=["yolov8n", "yolov8s", "yolov8m", "yolo11n", "yolo11s", "yolo26n"],
         ),
         "data": Param(
-            "/data/data.yaml", type="string", minLength=1, title="Data set", description="Path of the data.yaml."
+            "/data/data.yaml",
+            type="string",
+            minLength=1,
+            title="Data set",
+            description="Path of the data.yaml.",
         ),
         "imgsz": Param(640, type="integer", minimum=32, multipleOf=32, title="Input size", description="Pixels."),
         "epochs": Param(100, type="integer", minimum=1, title="Epochs"),
-        "batch": Param(
-            "auto", type=["string", "integer"], title="Batch", description="A number of images, or auto."
-        ),
+        "batch": Param("auto", type=["string", "integer"], title="Batch", description="A number of images, or auto."),
         "accelerator": Param(
             "auto", type="string", title="Accelerator", description="auto, cpu, gpu or a MIG profile."
         ),

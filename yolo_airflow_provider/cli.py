@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--imgsz", type=int, default=320, help="input size in pixels (default: %(default)s)")
     demo.add_argument("--epochs", type=int, default=3, help="epochs of each training (default: %(default)s)")
     demo.add_argument(
-        "--memory-budget", default="3Gi", help="memory that a run may use, so that there is a choice (default: %(default)s)"
+        "--memory-budget",
+        default="3Gi",
+        help="memory that a run may use, so that there is a choice (default: %(default)s)",
     )
     demo.add_argument("--batch", default="auto", help="batch size, or auto (default: %(default)s)")
     demo.add_argument("--format", default="onnx", help="export format (default: %(default)s)")

@@ -14,7 +14,7 @@ import json
 from datetime import datetime
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -421,7 +421,7 @@ def _read(model: type[_T], text: str, what: str) -> _T:
             " install the same yolo-airflow-provider in Airflow and in the worker image"
         )
     try:
-        return model.model_validate(raw)
+        return cast("_T", model.model_validate(raw))
     except ValidationError as error:
         raise ContractError(f"the {what} is wrong: {describe(error)}") from error
 
@@ -429,6 +429,6 @@ def _read(model: type[_T], text: str, what: str) -> _T:
 def describe(error: ValidationError) -> str:
     """Every fault of a pydantic error as `field: reason (got value)`, without pydantic's own links."""
     return "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc']) or 'message'}: {fault['msg']} (got {str(fault['input'])[:60]!r})"
+        f"{'.'.join(map(str, fault['loc'])) or 'message'}: {fault['msg']} (got {str(fault['input'])[:60]!r})"
         for fault in error.errors(include_url=False)
     )

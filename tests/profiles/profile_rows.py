@@ -18,14 +18,10 @@ GIB = 2**30
 
 
 def run_key(**changes: Any) -> RunKey:
-    return replace(
-        RunKey(dag_id="yolo", run_id="manual__1", task_id="train", map_index=-1, try_number=1), **changes
-    )
+    return replace(RunKey(dag_id="yolo", run_id="manual__1", task_id="train", map_index=-1, try_number=1), **changes)
 
 
-def measurement(
-    *, part: str = "train", minute: int = 0, key: RunKey | None = None, **changes: Any
-) -> MeasurementRow:
+def measurement(*, part: str = "train", minute: int = 0, key: RunKey | None = None, **changes: Any) -> MeasurementRow:
     row = MeasurementRow(
         key=key or run_key(),
         part=part,

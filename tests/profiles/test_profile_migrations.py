@@ -128,17 +128,13 @@ def test_alembic_is_not_imported_for_a_current_store(file: Path):
         f"open_store('sqlite:///{file}')\n"
         "print([name for name in ('alembic', 'pandas', 'airflow', 'pydantic') if name in sys.modules])"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    output = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
 
 
 def test_the_rows_need_no_sqlalchemy():
     code = "import sys\nimport yolo_airflow_provider.profiles.records\nprint('sqlalchemy' in sys.modules)"
-    output = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
+    output = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "False"
 
 
@@ -172,17 +168,13 @@ def test_a_newer_store_is_refused_by_the_upgrade_itself(file: Path):
         migrate.upgrade(store.engine)
 
 
-def test_an_upgrade_that_fails_leaves_an_empty_store(
-    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_an_upgrade_that_fails_leaves_an_empty_store(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     import shutil
 
     broken = tmp_path / "scripts"
     shutil.copytree(migrate.scripts_folder(), broken)
     (script,) = (broken / "versions").glob("0001*.py")
-    script.write_text(
-        script.read_text().replace("CREATE VIEW model_spectrum AS\nSELECT", "CREATE VIEW nonsense")
-    )
+    script.write_text(script.read_text().replace("CREATE VIEW model_spectrum AS\nSELECT", "CREATE VIEW nonsense"))
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "scripts_folder", lambda: broken)
         with pytest.raises(StoreError, match=r"cannot open the profile store .*syntax error"):

@@ -83,9 +83,7 @@ def test_a_decision_comes_back_with_every_field(store: ProfileStore):
         predicted_low_bytes=GIB,
         predicted_high_bytes=2**40,
         predicted_epoch_seconds=12.5,
-        candidates=[
-            {"slice": "1g.5gb", "fits": True, "why": None, "bytes": 2**40, "nested": [1.5, {"a": "ü"}]}
-        ],
+        candidates=[{"slice": "1g.5gb", "fits": True, "why": None, "bytes": 2**40, "nested": [1.5, {"a": "ü"}]}],
         evidence=[1, 2, 3],
     )
     store.decide(row)
@@ -165,9 +163,7 @@ def test_numbers_of_numpy_are_numbers(store: ProfileStore):
 
 
 def test_rounding_does_not_lose_a_measurement(store: ProfileStore):
-    store.record(
-        [measurement(data_wait_percent=100.00000000000001, iowait_percent=-1e-12, cpu_percent=350.0)]
-    )
+    store.record([measurement(data_wait_percent=100.00000000000001, iowait_percent=-1e-12, cpu_percent=350.0)])
     row = only(store)
     assert (row.data_wait_percent, row.iowait_percent, row.cpu_percent) == (100.0, 0.0, 350.0)
 
@@ -191,9 +187,7 @@ def test_rounding_does_not_lose_a_measurement(store: ProfileStore):
         ({"message": 5}, "message"),
     ],
 )
-def test_a_wrong_value_is_named_and_nothing_is_written(
-    store: ProfileStore, changes: dict[str, Any], said: str
-):
+def test_a_wrong_value_is_named_and_nothing_is_written(store: ProfileStore, changes: dict[str, Any], said: str):
     with pytest.raises(RowError, match=said) as caught:
         store.record([measurement(part="good"), measurement(**changes)], [epoch(1)], [MODEL])
     assert "measurement 'train' of yolo.train run manual__1 try 1" in str(caught.value)
@@ -221,16 +215,12 @@ def test_the_database_refuses_what_others_would_write(store: ProfileStore, colum
 
 def test_a_naive_time_is_refused_by_the_column_too(store: ProfileStore):
     with store.engine.connect() as connection, pytest.raises(sa.exc.StatementError, match="naive time"):
-        connection.execute(
-            sa.select(tables.measurement).where(tables.measurement.c.finished_at > datetime(2026, 1, 1))
-        )
+        connection.execute(sa.select(tables.measurement).where(tables.measurement.c.finished_at > datetime(2026, 1, 1)))
 
 
 def test_times_are_compared_as_instants(store: ProfileStore):
     tokyo = timezone(timedelta(hours=9))
-    store.record(
-        [measurement(part="late", minute=1), measurement(part="early", finished_at=NOON.astimezone(tokyo))]
-    )
+    store.record([measurement(part="late", minute=1), measurement(part="early", finished_at=NOON.astimezone(tokyo))])
     assert [s.row.part for s in store.measurements("yolo", "manual__1")] == ["early", "late"]
 
 
@@ -272,9 +262,7 @@ def test_the_newest_decision_of_a_try_wins(store: ProfileStore):
 
 
 def test_a_wrong_decision_is_named(store: ProfileStore):
-    with pytest.raises(
-        RowError, match=r"decision for yolo\.train\[3\] run manual__1 try 1: margin_percent is nan"
-    ):
+    with pytest.raises(RowError, match=r"decision for yolo\.train\[3\] run manual__1 try 1: margin_percent is nan"):
         store.decide(decision(key=run_key(map_index=3), margin_percent=math.nan))
     with pytest.raises(RowError, match="basis is 'guessed'"):
         store.decide(decision(basis="guessed"))
@@ -344,9 +332,7 @@ def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classe
 
 
 def test_frames_keep_integers_times_and_nothing_else(store: ProfileStore):
-    store.record(
-        [measurement(), measurement(part="b", peak_device_bytes=None, minute=1)], [epoch(1)], [MODEL]
-    )
+    store.record([measurement(), measurement(part="b", peak_device_bytes=None, minute=1)], [epoch(1)], [MODEL])
     store.decide(decision())
     for name in FRAME_NAMES:
         frame = store.frame(name)

@@ -36,9 +36,7 @@ def test_prediction_error_is_that_of_the_run_that_followed(store: ProfileStore):
 
 
 def test_oom_history_holds_memory_failures_only(store: ProfileStore):
-    store.record(
-        [measurement(part=outcome, outcome=outcome) for outcome in ("gpu_oom", "host_oom", "data", "lost")]
-    )
+    store.record([measurement(part=outcome, outcome=outcome) for outcome in ("gpu_oom", "host_oom", "data", "lost")])
     assert set(store.frame("oom_history")["outcome"]) == {"gpu_oom", "host_oom"}
 
 
@@ -47,12 +45,8 @@ def test_usage_counts_recorded_epochs_or_estimates(store: ProfileStore):
     store.record(
         [
             measurement(read_bytes=5),
-            measurement(
-                key=other, epoch_seconds=4.0, epochs_done=10, resumed_epochs=7, outcome="gpu_oom", minute=9
-            ),
-            measurement(
-                key=run_key(task_id="probe"), kind="probe", epoch_seconds=1.0, epochs_done=5, read_bytes=6
-            ),
+            measurement(key=other, epoch_seconds=4.0, epochs_done=10, resumed_epochs=7, outcome="gpu_oom", minute=9),
+            measurement(key=run_key(task_id="probe"), kind="probe", epoch_seconds=1.0, epochs_done=5, read_bytes=6),
             measurement(key=run_key(run_id="next day"), finished_at=NOON + timedelta(days=1)),
         ],
         [epoch(1), epoch(2)],

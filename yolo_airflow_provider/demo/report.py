@@ -55,7 +55,7 @@ def print_report(dag_id: str, run_ids: Sequence[str], *, home: Path, seconds: fl
         print(f"  artefact   {artefact.with_suffix('')}")
     for report in sorted(workspace.rglob("preprocess/-1/report.json")):
         print(f"  data check {report}")
-    print(f"  store      {home / 'yolo_profiles.db'} (SQLite; try: select * from prediction_error)")
+    print(f"  store      {home / 'yolo_profiles.db'} (SQLite; its view prediction_error compares)")
     print(f"  total      {seconds / 60:.1f} min")
 
 
@@ -83,7 +83,8 @@ def _outcome(decision: DecisionRow, trained: MeasurementRow | None) -> str:
     if decision.predicted_bytes:
         off = f", predicted {100 * (decision.predicted_bytes / trained.peak_device_bytes - 1):+.1f} %"
     accuracy = f", mAP50 {trained.map50:.3f}" if trained.map50 is not None else ""
-    return f"came out: {trained.peak_device_bytes / 2**30:.2f} GiB{off}, {trained.epoch_seconds or 0:.1f} s an epoch{accuracy}"
+    epoch = f", {trained.epoch_seconds or 0:.1f} s an epoch"
+    return f"came out: {trained.peak_device_bytes / 2**30:.2f} GiB{off}{epoch}{accuracy}"
 
 
 def _training(store: ProfileStore, dag_id: str, run_id: str) -> MeasurementRow | None:

@@ -93,7 +93,9 @@ def _set_environment(home: Path) -> None:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder()),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            # Of Airflow itself only warnings; of the tasks every line, epoch by epoch.
+            "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.task.operators=INFO",
             "AIRFLOW__YOLO__EXECUTION": "local",
             "AIRFLOW__YOLO__WORKSPACE": str(home / "workspace"),
             # The store is the demo's own, whatever connection the user's shell defines.
@@ -108,7 +110,10 @@ def _migrate(home: Path) -> None:
     _say("creating Airflow's database" if not (home / "airflow.db").exists() else "checking Airflow's database")
     with log.open("w", encoding="utf-8") as file:
         ended = subprocess.run(
-            [sys.executable, "-m", "airflow", "db", "migrate"], stdout=file, stderr=subprocess.STDOUT, check=False
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     if ended.returncode:
         raise DemoError(f"`airflow db migrate` ended with {ended.returncode}; see {log}")

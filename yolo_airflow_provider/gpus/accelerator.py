@@ -11,7 +11,17 @@ _MIG_PROFILE = re.compile(r"^(?P<slices>\d)g\.(?P<memory>\d+)gb(?P<attributes>(?
 _MIG_RESOURCE = "nvidia.com/mig-"
 _GPU_RESOURCE = "nvidia.com/gpu"
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 _QUANTITY = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]i?)?b?\s*$", re.IGNORECASE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 
@@ -52,16 +53,14 @@ def _gpu() -> Accelerator | None:
             return Accelerator(kind="gpu", product=product, memory_bytes=_memory(card))
         # A slice's own name ends in its profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
         profile = _text(pynvml.nvmlDeviceGetName(slice_handle)).rpartition("MIG ")[2]
-        return Accelerator(
-            kind="mig", product=product, mig_profile=profile, memory_bytes=_memory(slice_handle)
-        )
+        return Accelerator(kind="mig", product=product, mig_profile=profile, memory_bytes=_memory(slice_handle))
     except pynvml.NVMLError:
         return None
     finally:
         pynvml.nvmlShutdown()
 
 
-def _first_slice(card: object) -> object | None:
+def _first_slice(card: Any) -> Any:
     import pynvml
 
     try:
@@ -78,7 +77,7 @@ def _first_slice(card: object) -> object | None:
     return None
 
 
-def _memory(handle: object) -> int | None:
+def _memory(handle: Any) -> int | None:
     import pynvml
 
     try:

@@ -173,9 +173,7 @@ def _query(connection: Connection) -> dict[str, str]:
 
     extra = connection.extra_dejson
     if not isinstance(extra, dict):
-        raise StoreError(
-            f"connection {connection.conn_id!r}: extra is no JSON object; write one, or leave it empty"
-        )
+        raise StoreError(f"connection {connection.conn_id!r}: extra is no JSON object; write one, or leave it empty")
     query = dict(_DEFAULT_PARAMETERS)
     query.update({key: str(extra[key]) for key in _LIBPQ_PARAMETERS if extra.get(key) not in (None, "")})
     seconds = extra.get("statement_timeout")
@@ -184,8 +182,7 @@ def _query(connection: Connection) -> dict[str, str]:
             milliseconds = round(float(seconds) * 1000)
         except (TypeError, ValueError, OverflowError):
             raise StoreError(
-                f"connection {connection.conn_id!r}: statement_timeout is {seconds!r}; "
-                "give a number of seconds"
+                f"connection {connection.conn_id!r}: statement_timeout is {seconds!r}; give a number of seconds"
             ) from None
         query["options"] = f"-c statement_timeout={milliseconds}"
     return query

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.providers.cncf.kubernetes.utils.container import get_container_status
 from airflow.sdk import BaseHook
@@ -64,7 +65,8 @@ class YoloPodOperator(KubernetesPodOperator):
     Every parameter of KubernetesPodOperator stays usable. Parameters that are listed here with a default of their
     own differ from it on purpose.
 
-    :param workspace: folder on the shared volume for runs and prepared data sets; default `[yolo] workspace`. (templated)
+    :param workspace: folder on the shared volume for runs and prepared data sets; default `[yolo] workspace`.
+        (templated)
     :param execution: `kubernetes` or `local` (a child process of the task); default `[yolo] execution`. (templated)
     :param memory_budget: memory that the run may use, such as `4Gi`: on `cpu` the container's limit (a local run is
         ended when it outgrows it), on a GPU what the planner counts on. Default: what the device has. (templated)
@@ -230,14 +232,19 @@ class YoloPodOperator(KubernetesPodOperator):
 
     def _offered(self) -> list[Accelerator]:
         try:
-            return offers.from_extra(BaseHook.get_connection(self.kubernetes_conn_id).extra_dejson)
+            connection = BaseHook.get_connection(self.kubernetes_conn_id or KubernetesHook.default_conn_name)
+            return offers.from_extra(connection.extra_dejson)
         except AirflowNotFoundException:
             return []
 
     # How it ended.
 
     def cleanup(
-        self, pod: k8s.V1Pod, remote_pod: k8s.V1Pod, xcom_result: dict[str, Any] | None = None, context: Context | None = None
+        self,
+        pod: k8s.V1Pod,
+        remote_pod: k8s.V1Pod,
+        xcom_result: dict[str, Any] | None = None,
+        context: Context | None = None,
     ) -> None:
         """Read the result of the finished pod and record it, before KubernetesPodOperator deletes the pod.
 
@@ -293,7 +300,9 @@ class YoloPodOperator(KubernetesPodOperator):
         for note in result.notes:
             self.log.info("%s", note)
         self._store().record(
-            measurement_rows(spec, result, self._dataset()), epochs=epoch_rows(spec), models=model_rows(spec, result)
+            measurement_rows(spec, result, self._dataset()),
+            epochs=epoch_rows(spec),
+            models=model_rows(spec, result),
         )
         if result.failure is not None:
             identity = spec.identity

@@ -68,7 +68,9 @@ class ExportOperator(YoloPodOperator):
         training = self.weights if isinstance(self.weights, Mapping) else {}
         weights = training.get("weights") if training else self.weights
         if not isinstance(weights, str) or not weights:
-            raise BadInput(f"weights={self.weights!r} is neither the path of a .pt nor the output of a MigTrainOperator")
+            raise BadInput(
+                f"weights={self.weights!r} is neither the path of a .pt nor the output of a MigTrainOperator"
+            )
         data = read_data(self.data).path if self.data else training.get("data")
         if data is None:
             raise BadInput("no data set to compare the artefact on: pass data= as to the training")

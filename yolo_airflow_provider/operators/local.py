@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from yolo_airflow_provider.contract import JOB_VARIABLE, ContractError, Failure, FailureClass, JobResult, JobSpec
+from yolo_airflow_provider.contract import (
+    JOB_VARIABLE,
+    ContractError,
+    Failure,
+    FailureClass,
+    JobResult,
+    JobSpec,
+)
 
 _PARENT_VARIABLE = "YOLO_PARENT_PID"
 GRACE_SECONDS = 15
@@ -45,7 +52,8 @@ class LocalRun:
         self._result_path.unlink(missing_ok=True)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "yolo_airflow_provider.worker"],
-            env=worker_environment(os.environ) | {JOB_VARIABLE: self._spec.to_json(), _PARENT_VARIABLE: str(os.getpid())},
+            env=worker_environment(os.environ)
+            | {JOB_VARIABLE: self._spec.to_json(), _PARENT_VARIABLE: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -94,7 +102,8 @@ class LocalRun:
             found, message = _SIGNALS.get(number, (FailureClass.CODE, f"ended by {number.name} without a result"))
             return self._failed(found, f"the worker was {message}" if found is FailureClass.LOST else message)
         return self._failed(
-            FailureClass.LOST, f"the worker ended with exit code {return_code} and without a result; see its log above"
+            FailureClass.LOST,
+            f"the worker ended with exit code {return_code} and without a result; see its log above",
         )
 
     def _failed(self, failure_class: FailureClass, message: str) -> JobResult:

@@ -94,7 +94,13 @@ class ModelOperator(YoloPodOperator):
         }
 
     def _choose(
-        self, common: dict[str, Any], accelerator: Accelerator, *, batch: int | None, images: int | None, max_batch: int
+        self,
+        common: dict[str, Any],
+        accelerator: Accelerator,
+        *,
+        batch: int | None,
+        images: int | None,
+        max_batch: int,
     ) -> tuple[Question, Choice]:
         """Ask the store and the planner.
 

@@ -56,9 +56,7 @@ def read_data(data: Any) -> DataSource:
             return DataSource(data["data"], DatasetSummary.model_validate(data["dataset"]))
         except ValidationError as error:
             raise BadInput(f"data: the preprocessing result is wrong: {describe(error)}") from error
-    raise BadInput(
-        f"data={data!r} is no data set: give the path of a data.yaml, or the output of a PreprocessOperator"
-    )
+    raise BadInput(f"data={data!r} is no data set: give the path of a data.yaml, or the output of a PreprocessOperator")
 
 
 def identity_of(context: Mapping[str, Any]) -> Identity:

@@ -59,7 +59,10 @@ def mount_workspace(pod: k8s.V1Pod, *, claim: str, workspace: str, container: st
     if any(mount.mount_path == workspace for mount in mounts):
         return pod
     source = k8s.V1PersistentVolumeClaimVolumeSource(claim_name=claim)
-    pod.spec.volumes = [*(pod.spec.volumes or []), k8s.V1Volume(name="yolo-workspace", persistent_volume_claim=source)]
+    pod.spec.volumes = [
+        *(pod.spec.volumes or []),
+        k8s.V1Volume(name="yolo-workspace", persistent_volume_claim=source),
+    ]
     base.volume_mounts = [*mounts, k8s.V1VolumeMount(name="yolo-workspace", mount_path=workspace)]
     return pod
 
@@ -97,11 +100,14 @@ def _resources(given: k8s.V1ResourceRequirements | None, accelerator: Accelerato
 
 
 def _mount_shm(pod: k8s.V1Pod, base: k8s.V1Container, size_bytes: int) -> None:
-    if any(mount.mount_path == "/dev/shm" for mount in base.volume_mounts or []):  # noqa: S108 - the mount point itself
+    if any(mount.mount_path == "/dev/shm" for mount in base.volume_mounts or []):
         return
     memory = k8s.V1EmptyDirVolumeSource(medium="Memory", size_limit=str(size_bytes))
     pod.spec.volumes = [*(pod.spec.volumes or []), k8s.V1Volume(name="yolo-shm", empty_dir=memory)]
-    base.volume_mounts = [*(base.volume_mounts or []), k8s.V1VolumeMount(name="yolo-shm", mount_path="/dev/shm")]
+    base.volume_mounts = [
+        *(base.volume_mounts or []),
+        k8s.V1VolumeMount(name="yolo-shm", mount_path="/dev/shm"),
+    ]
 
 
 def _annotations(spec: JobSpec, accelerator: Accelerator) -> dict[str, str]:

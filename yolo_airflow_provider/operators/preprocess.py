@@ -28,7 +28,13 @@ class PreprocessOperator(YoloPodOperator):
     it as their `data`.
     """
 
-    template_fields: Sequence[str] = (*YoloPodOperator.template_fields, "data", "imgsz", "task", "copy_images")
+    template_fields: Sequence[str] = (
+        *YoloPodOperator.template_fields,
+        "data",
+        "imgsz",
+        "task",
+        "copy_images",
+    )
 
     def __init__(
         self,

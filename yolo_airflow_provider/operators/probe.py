@@ -31,9 +31,7 @@ class ProfileProbeOperator(ModelOperator):
 
     template_fields: Sequence[str] = (*ModelOperator.template_fields, "batches", "steps")
 
-    def __init__(
-        self, *, batches: Sequence[int] | str = "auto", steps: int | str = 3, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, batches: Sequence[int] | str = "auto", steps: int | str = 3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batches = batches
         self.steps = steps

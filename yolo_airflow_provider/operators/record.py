@@ -29,9 +29,7 @@ def measurement_rows(spec: JobSpec, result: JobResult, dataset: DatasetSummary |
     if not result.measurements:
         batch = getattr(spec.job, "batch", None)
         peak = result.failure.needed_bytes if result.failure else None
-        return [
-            MeasurementRow(part=spec.job.kind, outcome=outcome, batch=batch, peak_device_bytes=peak, **common)
-        ]
+        return [MeasurementRow(part=spec.job.kind, outcome=outcome, batch=batch, peak_device_bytes=peak, **common)]
     return [_row(measurement, common) for measurement in result.measurements]
 
 
@@ -95,7 +93,13 @@ def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
 
 
 def _common(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) -> dict[str, Any]:
-    job, given, seen, facts, train = spec.job, spec.accelerator, result.environment, result.model, result.train
+    job, given, seen, facts, train = (
+        spec.job,
+        spec.accelerator,
+        result.environment,
+        result.model,
+        result.train,
+    )
     model = getattr(job, "model", None)
     return {
         "kind": job.kind,

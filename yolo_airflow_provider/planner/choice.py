@@ -191,7 +191,9 @@ def _fallback(question: Question, model: MemoryModel) -> int:
     budget = question.accelerator.memory_bytes
     if budget is not None and model.line is not None:
         return 1  # the line says that batch 1 fits on the expected value, though not on the upper bound
-    limits += [max(1, failure.batch // 2) for failure in model.failures if model.known_not_to_fit(failure.batch, budget)]
+    limits += [
+        max(1, failure.batch // 2) for failure in model.failures if model.known_not_to_fit(failure.batch, budget)
+    ]
     if model.single is not None and budget is not None:
         limits.append(max(1, model.single[0] // 2))
     return min(limits)

@@ -106,9 +106,7 @@ class MemoryModel:
     def _between_measured(self, batch: int, value: float) -> float:
         """Hold a value between the trainings measured at smaller and at larger batches: more images, more memory."""
         below = max((peak for known, peak in self.measured.items() if known <= batch), default=0)
-        above = min(
-            (max(peak, below) for known, peak in self.measured.items() if known > batch), default=math.inf
-        )
+        above = min((max(peak, below) for known, peak in self.measured.items() if known > batch), default=math.inf)
         return max(below, min(value, above))
 
     def _beyond(self, batch: int) -> float:
@@ -170,9 +168,7 @@ def _least_squares(peaks: Mapping[int, int]) -> Line:
     batches, values = list(peaks), list(peaks.values())
     mean_batch, mean_value = sum(batches) / len(batches), sum(values) / len(values)
     variance = sum((batch - mean_batch) ** 2 for batch in batches)
-    covariance = sum(
-        (batch - mean_batch) * (value - mean_value) for batch, value in zip(batches, values, strict=True)
-    )
+    covariance = sum((batch - mean_batch) * (value - mean_value) for batch, value in zip(batches, values, strict=True))
     slope = max(0.0, covariance / variance) if variance else 0.0
     fixed = mean_value - slope * mean_batch
     if fixed < 0:

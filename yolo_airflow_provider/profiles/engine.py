@@ -68,9 +68,7 @@ def make_engine(url: str | sa.URL) -> sa.Engine:
     if backend in ("postgres", "postgresql"):
         return _postgres_engine(parsed)
     if backend != "sqlite":
-        raise StoreError(
-            f"the profile store runs on sqlite or postgresql, not on {backend!r}; change its URL"
-        )
+        raise StoreError(f"the profile store runs on sqlite or postgresql, not on {backend!r}; change its URL")
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
         raise StoreError(
             f"the profile store needs a file of its own, not {parsed.database or ':memory:'!r}; "

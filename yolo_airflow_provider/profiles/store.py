@@ -46,9 +46,17 @@ _VIEW_DTYPES = {
     "estimated_gpu_memory": "Int64",
     "expected_duration_per_epoch": "Float64",
     "host_memory": "Int64",
+    "measurement_id": "Int64",
+    "measurements": "Int64",
+    "out_of_memory": "Int64",
     "peak_bytes_per_image": "Float64",
+    "succeeded": "Int64",
     "training_seconds": "Float64",
     "within_interval": "Int64",
+    "compute_bound_by": "string",
+    "model_type": "string",
+    "source": "string",
+    "input_size": "Int64",
 }
 FRAME_NAMES = tuple(_FRAME_ORDER)
 """Names that `ProfileStore.frame` takes."""
@@ -176,9 +184,7 @@ class ProfileStore:
         """
         order = _FRAME_ORDER.get(table_or_view)
         if order is None:
-            raise ValueError(
-                f"there is no table or view {table_or_view!r}; expected one of {', '.join(FRAME_NAMES)}"
-            )
+            raise ValueError(f"there is no table or view {table_or_view!r}; expected one of {', '.join(FRAME_NAMES)}")
         import pandas as pd
 
         source = tables.metadata.tables.get(table_or_view)
@@ -196,7 +202,7 @@ class ProfileStore:
         with self._connected() as connection:
             frame = pd.read_sql_query(statement, connection, dtype_backend="numpy_nullable")
         for name in json_names:
-            frame[name] = [json.loads(text) for text in frame[name]]
+            frame[name] = pd.Series([json.loads(text) for text in frame[name]], dtype=object)
         # A column without a single value says nothing about its type.
         dtypes = _dtypes()
         frame = frame.astype({name: dtypes[name] for name in frame.columns if name in dtypes})
@@ -245,9 +251,7 @@ def _insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postg
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-def _model_ids(
-    connection: sa.Connection, models: list[dict[str, Any]]
-) -> dict[tuple[str, str, int], int | None]:
+def _model_ids(connection: sa.Connection, models: list[dict[str, Any]]) -> dict[tuple[str, str, int], int | None]:
     """Id of each model by name, task and classes; None where several differ only in their parameters."""
     table = tables.model
     ids: dict[tuple[str, str, int], int | None] = {}

@@ -58,9 +58,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.utcoffset() is None:
-            raise ValueError(
-                f"naive time {value.isoformat()}: give it a time zone, datetime.now(UTC) for instance"
-            )
+            raise ValueError(f"naive time {value.isoformat()}: give it a time zone, datetime.now(UTC) for instance")
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
@@ -118,9 +116,7 @@ def _checks(table: str, columns: list[sa.Column[int] | sa.Column[float]]) -> lis
     for column in columns:
         low, high = value_limits(table, column.name)
         if low is not None:
-            text = (
-                f"{column.name} >= {low:g}" if high is None else f"{column.name} BETWEEN {low:g} AND {high:g}"
-            )
+            text = f"{column.name} >= {low:g}" if high is None else f"{column.name} BETWEEN {low:g} AND {high:g}"
             checks.append(sa.CheckConstraint(text, name=column.name))
     return checks
 

@@ -7,7 +7,7 @@ a web server asks for it.
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -27,8 +27,8 @@ class YoloProfilesPlugin(AirflowPlugin):
     """Registers the provider's page under Browse."""
 
     name = "yolo_profiles"
-    fastapi_apps: ClassVar[list[Any]] = _apps()
-    external_views: ClassVar[list[Any]] = [
+    fastapi_apps = _apps()
+    external_views = [  # noqa: RUF012 - AirflowPlugin declares it as an instance attribute
         {
             "name": "YOLO decisions",
             "href": "yolo-profiles/decisions",

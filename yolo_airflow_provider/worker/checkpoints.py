@@ -25,6 +25,9 @@ PREVIOUS = "previous.pt"
 class AtomicCheckpoints(_Trainer):
     """Mixin for a trainer class: `weights/last.pt` is always whole, `weights/previous.pt` is the one before it."""
 
+    last: Path
+    best: Path
+
     def save_model(self) -> bool:
         """Save through the trainer, then make the new files take the old ones' place.
 
@@ -81,7 +84,8 @@ def _load(path: Path) -> Checkpoint | None:
         done = len(results.get("epoch", ())) if finished else epoch + 1
     except Exception as error:
         size = path.stat().st_size if path.exists() else 0
-        say(f"checkpoint {path} ({size:,} bytes) does not load and is passed over: {type(error).__name__}: {str(error)[:120]}")
+        why = f"{type(error).__name__}: {str(error)[:120]}"
+        say(f"checkpoint {path} ({size:,} bytes) does not load and is passed over: {why}")
         return None
     return Checkpoint(path=path, epochs_done=done, finished=finished)
 

@@ -17,7 +17,13 @@ from yolo_airflow_provider.worker.files import make_folder
 from yolo_airflow_provider.worker.log import say
 
 # What each format needs besides the extra `worker`, for an error that says what to install.
-_PACKAGES = {"onnx": "onnx onnxruntime onnxslim", "openvino": "openvino", "engine": "tensorrt", "ncnn": "ncnn", "mnn": "MNN"}
+_PACKAGES = {
+    "onnx": "onnx onnxruntime onnxslim",
+    "openvino": "openvino",
+    "engine": "tensorrt",
+    "ncnn": "ncnn",
+    "mnn": "MNN",
+}
 
 
 def export(spec: JobSpec, job: ExportJob) -> JobResult:
@@ -32,7 +38,9 @@ def export(spec: JobSpec, job: ExportJob) -> JobResult:
     folder = make_folder(Path(spec.run_folder) / "export")
     formats = known_formats()
     if job.format not in formats:
-        raise _refused(f"export format {job.format!r} is not one of {', '.join(sorted(formats))}", "choose one of these")
+        raise _refused(
+            f"export format {job.format!r} is not one of {', '.join(sorted(formats))}", "choose one of these"
+        )
     source = models.resolve(job.weights, trusted_weights=job.trusted_weights)
     if not source.weights:
         raise _refused(f"weights={job.weights!r} names an architecture", "give the .pt file that a training wrote")
@@ -72,9 +80,7 @@ def known_formats() -> dict[str, str]:
 
     table: dict[str, Any] = export_formats()
     return {
-        argument: suffix
-        for argument, suffix in zip(table["Argument"], table["Suffix"], strict=True)
-        if argument != "-"
+        argument: suffix for argument, suffix in zip(table["Argument"], table["Suffix"], strict=True) if argument != "-"
     }
 
 
@@ -116,13 +122,12 @@ def _export(weights: Path, job: ExportJob) -> Path:
     from ultralytics import YOLO
 
     try:
-        path = YOLO(weights).export(
-            format=job.format, imgsz=job.imgsz, half=job.half, device="cpu", verbose=False
-        )
+        path = YOLO(weights).export(format=job.format, imgsz=job.imgsz, half=job.half, device="cpu", verbose=False)
     except (ImportError, AssertionError) as error:
         packages = _PACKAGES.get(job.format, job.format)
         raise _refused(
-            f"export to {job.format} failed: {error}", f"the worker image may lack a package: pip install {packages}"
+            f"export to {job.format} failed: {error}",
+            f"the worker image may lack a package: pip install {packages}",
         ) from error
     return Path(path)
 

@@ -49,7 +49,9 @@ def make_folder(path: Path) -> Path:
         raise JobError(
             FailureClass.DISK_FULL if full else FailureClass.DATA,
             f"the workspace folder {path} cannot be written by user {os.getuid()}: {error.strerror}",
-            hint="free space on the workspace volume" if full else "mount the workspace volume read-write for this user",
+            hint="free space on the workspace volume"
+            if full
+            else "mount the workspace volume read-write for this user",
             stage="setup",
         ) from error
     return path

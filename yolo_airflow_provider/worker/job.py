@@ -70,9 +70,7 @@ def run(spec: JobSpec) -> JobResult:
         failure_class = classify(error)
         if failure_class is FailureClass.CODE:
             traceback.print_exc(file=sys.stdout)
-        failure = describe_failure(
-            error, stage=spec.job.kind, budget_bytes=spec.accelerator.memory_budget_bytes
-        )
+        failure = describe_failure(error, stage=spec.job.kind, budget_bytes=spec.accelerator.memory_budget_bytes)
         return (worker or _Work(spec)).failed(failure)
 
 
@@ -180,7 +178,13 @@ class _Work:
 
 def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) -> None:
     """Write the result where the operator reads it, and a copy beside what the run made."""
-    message = result.to_message()
+    try:
+        message = result.to_message()
+    except ContractError as error:
+        # Names that no field bounds in bytes (24 faults in Chinese, say) must not swallow how the run ended.
+        failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage=result.kind)
+        result = JobResult(kind=result.kind, try_number=result.try_number, failure=result.failure or failure)
+        message = result.to_message()
     if run_folder is not None and run_folder.is_dir():
         with contextlib.suppress(OSError):  # a full disk must not hide the failure that it caused
             write_atomically(run_folder / f"result-{result.try_number}.json", message)
@@ -208,6 +212,3 @@ def _end_with_parent(variables: Mapping[str, str]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
         raise SystemExit(EXIT_PREEMPTED)  # the parent ended before the request took effect
-
-
-

@@ -18,7 +18,6 @@ from yolo_airflow_provider.contract import FailureClass, ModelFacts, profile_nam
 from yolo_airflow_provider.worker.failures import JobError
 
 
-
 @dataclass(frozen=True)
 class ModelSource:
     """Where a model comes from.
@@ -73,7 +72,8 @@ def facts(module: torch.nn.Module, *, name: str, task: str, imgsz: int) -> Model
     """Parameters, FLOPs of a forward pass at `imgsz`, stride and classes of a built model."""
     from ultralytics.utils.torch_utils import get_flops
 
-    stride = int(max(module.stride)) if hasattr(module, "stride") else 32
+    # RT-DETR and some heads have no stride attribute; 32 is what the trainer takes for them.
+    stride = int(torch.as_tensor(getattr(module, "stride", 32)).max())
     flops: Any = get_flops(module, imgsz)
     return ModelFacts(
         name=name,
@@ -132,7 +132,9 @@ def _architecture(path: Path) -> ModelSource:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _refused(f"{path} is not a YAML file: {str(error).splitlines()[0]}", "give an architecture file") from error
+        raise _refused(
+            f"{path} is not a YAML file: {str(error).splitlines()[0]}", "give an architecture file"
+        ) from error
     missing = [key for key in ("backbone", "head") if not isinstance(content, dict) or not content.get(key)]
     if missing:
         raise _refused(

@@ -26,7 +26,18 @@ _SWITCHES = {
 }
 
 # Integrations report to servers or write elsewhere; a run's results are the provider's to keep.
-_SETTINGS_OFF = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb", "vscode_msg", "openvino_msg")
+_SETTINGS_OFF = (
+    "sync",
+    "clearml",
+    "comet",
+    "dvc",
+    "mlflow",
+    "raytune",
+    "tensorboard",
+    "wandb",
+    "vscode_msg",
+    "openvino_msg",
+)
 
 # The names that ultralytics/data/utils.py and utils/plotting.py look for in the configuration folder, and download
 # when they are absent. Matplotlib ships a font that covers both alphabets.

@@ -207,6 +207,11 @@ def _write_subset(folder: Path, crowd: _Crowd, *, batch: int, steps: int) -> Pat
             if label.exists():
                 shutil.copyfile(label, labels / f"{stem}.txt")
     data = folder / "data.yaml"
-    content = {"path": str(folder.absolute()), "train": "images/train", "val": "images/val", **crowd.description}
+    content = {
+        "path": str(folder.absolute()),
+        "train": "images/train",
+        "val": "images/val",
+        **crowd.description,
+    }
     data.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
     return data

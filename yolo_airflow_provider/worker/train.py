@@ -27,6 +27,7 @@ from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
 from yolo_airflow_provider.worker.trainer import Preemption, trainer_class, training_arguments
 
+
 class Training:
     """One try of a training. `run` does it; `measured` answers at any time, also after a failure."""
 
@@ -179,7 +180,9 @@ class Training:
         from ultralytics import YOLO
         from ultralytics.utils.torch_utils import strip_optimizer
 
-        note = f"an earlier try finished all {checkpoint.epochs_done} epochs; its weights are validated, not trained again"
+        note = (
+            f"an earlier try finished all {checkpoint.epochs_done} epochs; its weights are validated, not trained again"
+        )
         say(note)
         weights = self._folder / "weights"
         if not checkpoint.finished:
@@ -199,8 +202,6 @@ class Training:
             verbose=False,
             save_dir=str(self._folder / "final"),
         )
-        result = self._result(
-            plain_metrics(metrics.results_dict), epochs_done=checkpoint.epochs_done, notes=(note,)
-        )
+        result = self._result(plain_metrics(metrics.results_dict), epochs_done=checkpoint.epochs_done, notes=(note,))
         # Nothing was trained in this try: its memory and time would teach the planner wrong.
         return result.model_copy(update={"measurements": ()})

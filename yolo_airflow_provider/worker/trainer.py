@@ -23,16 +23,21 @@ def trainer_class(task: str) -> type[Any]:
 
     tasks = YOLO("yolov8n.yaml").task_map
     if task not in tasks:
-        raise JobError(
-            FailureClass.DATA, f"task {task!r} is not one of {', '.join(sorted(tasks))}", stage="setup"
-        )
+        raise JobError(FailureClass.DATA, f"task {task!r} is not one of {', '.join(sorted(tasks))}", stage="setup")
     base = tasks[task]["trainer"]
     # Ultralytics decides by the class's name whether callbacks for trainers apply.
     return type(f"Atomic{base.__name__}", (AtomicCheckpoints, base), {})
 
 
 def training_arguments(
-    job: TrainJob | ProbeJob, source: ModelSource, *, data: str, device: str, folder: Path, batch: int, epochs: int
+    job: TrainJob | ProbeJob,
+    source: ModelSource,
+    *,
+    data: str,
+    device: str,
+    folder: Path,
+    batch: int,
+    epochs: int,
 ) -> dict[str, Any]:
     """Ultralytics' arguments of a training. Later ones win, but never over what was planned."""
     extra = dict(job.overrides) if isinstance(job, TrainJob) else {}

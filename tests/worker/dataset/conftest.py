@@ -42,9 +42,7 @@ class Builder:
     lines: list[str] = field(default_factory=list)
     _seed: int = 0
 
-    def image(
-        self, name: str, labels: str | bytes | None = "0 0.5 0.5 0.2 0.2\n", raw: bytes | None = None
-    ) -> Path:
+    def image(self, name: str, labels: str | bytes | None = "0 0.5 0.5 0.2 0.2\n", raw: bytes | None = None) -> Path:
         """Write `images/<name>` and its label file; None: no label file."""
         self._seed += 1
         path = self.root / "images" / name

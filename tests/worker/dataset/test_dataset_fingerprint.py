@@ -59,6 +59,4 @@ def test_names_task_and_settings_count() -> None:
 
 
 def test_names_that_are_not_utf8_have_one_too() -> None:
-    assert of([Entry("train", "a\udcff.png", "0" * 64, ())]) != of(
-        [Entry("train", "a\udcfe.png", "0" * 64, ())]
-    )
+    assert of([Entry("train", "a\udcff.png", "0" * 64, ())]) != of([Entry("train", "a\udcfe.png", "0" * 64, ())])

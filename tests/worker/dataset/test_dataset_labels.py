@@ -90,9 +90,7 @@ def test_a_box_over_the_border_is_kept_and_reported(row: str) -> None:
     assert check.usable
 
 
-@pytest.mark.parametrize(
-    "row", ["0 0.5 0.5 1 1", "0 0.5 0.5 1.01 1.01", "2 0.05 0.05 0.11 0.1", "1 0 0 0.01 0.01"]
-)
+@pytest.mark.parametrize("row", ["0 0.5 0.5 1 1", "0 0.5 0.5 1.01 1.01", "2 0.05 0.05 0.11 0.1", "1 0 0 0.01 0.01"])
 def test_the_tolerance_is_the_trainers(row: str) -> None:
     assert check_label_text(row, DETECT) == LabelCheck(rows=(row,))
 

@@ -87,9 +87,7 @@ def test_equal_names_of_several_folders_do_not_collide(dataset: Any) -> None:
     links = list((folder / "images" / "train").iterdir())
     assert len(links) == 2 + 4
     labels = {
-        str(link.readlink().relative_to(dataset.root)): (
-            folder / "labels" / "train" / f"{link.stem}.txt"
-        ).read_text()
+        str(link.readlink().relative_to(dataset.root)): (folder / "labels" / "train" / f"{link.stem}.txt").read_text()
         for link in links
     }
     assert labels["images/train/one/x.png"] == "0 0.1 0.1 0.1 0.1\n"
@@ -145,9 +143,7 @@ def test_a_moved_workspace_gets_its_path_corrected(dataset: Any) -> None:
     assert yaml.safe_load((folder / "data.yaml").read_text())["path"] == str(folder)
 
 
-def test_a_full_disk_is_seen_before_anything_is_written(
-    dataset: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_seen_before_anything_is_written(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
     with pytest.raises(DatasetError, match=r"16 MiB needed, 1 MiB free") as caught:
         dataset.plain().run()
@@ -202,9 +198,7 @@ def test_a_workspace_that_is_no_folder(dataset: Any) -> None:
 
 def test_what_a_dead_process_left_is_removed_and_a_living_ones_kept(dataset: Any) -> None:
     datasets = dataset.workspace / "datasets"
-    child = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
+    child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     prefix = f".tmp-{prepare_module._process().rpartition('-')[0]}"
     dead = datasets / f"{prefix}-{int(child.stdout)}-abc"
     alive = datasets / f"{prefix}-{os.getppid()}-abc"

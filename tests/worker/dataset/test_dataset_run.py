@@ -91,9 +91,7 @@ def test_a_train_split_without_labels_says_where_they_are_looked_for(dataset: An
     assert str(dataset.root / "labels" / "train" / "a.txt") in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("task", "words"), [("classify", "classify"), ("depth", "depth"), ("pose", "kpt_shape")]
-)
+@pytest.mark.parametrize(("task", "words"), [("classify", "classify"), ("depth", "depth"), ("pose", "kpt_shape")])
 def test_tasks_that_are_refused(dataset: Any, task: str, words: str) -> None:
     with pytest.raises(DatasetError, match=words):
         dataset.plain().run(task=task)

@@ -159,9 +159,7 @@ def test_what_is_known_is_not_read_again(
     assert again.items[0].image != first.items[0].image
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"rules": "0", "images": {}}', '{"rules": 1, "images": 1}', "\0"]
-)
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"rules": "0", "images": {}}', '{"rules": 1, "images": 1}', "\0"])
 def test_a_broken_memory_is_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "known.json"
     path.write_text(content)

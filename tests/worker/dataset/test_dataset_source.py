@@ -145,12 +145,8 @@ def test_exports_that_say_one_folder_too_many(dataset: Any) -> None:
 def test_lists_of_images_and_of_folders(dataset: Any) -> None:
     lists = dataset.root / "lists"
     lists.mkdir()
-    (lists / "train.txt").write_text(
-        "\ufeffimages/train/b.png\n\n../images/train/a.png\nimages/train/gone.png\n"
-    )
-    source = read(
-        dataset, "train: [lists/train.txt, images/val]\nval: images/val\nnames: [a]\ndownload: echo no"
-    )
+    (lists / "train.txt").write_text("\ufeffimages/train/b.png\n\n../images/train/a.png\nimages/train/gone.png\n")
+    source = read(dataset, "train: [lists/train.txt, images/val]\nval: images/val\nnames: [a]\ndownload: echo no")
     assert names_of(source, "train") == [
         "images/train/a.png",
         "images/train/b.png",

@@ -14,9 +14,7 @@ class DatasetError(ValueError):
         failure_class: `DATA`, or `DISK_FULL` where the workspace has no room.
     """
 
-    def __init__(
-        self, message: str, hint: str = "", *, failure_class: FailureClass = FailureClass.DATA
-    ) -> None:
+    def __init__(self, message: str, hint: str = "", *, failure_class: FailureClass = FailureClass.DATA) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

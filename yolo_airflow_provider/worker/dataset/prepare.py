@@ -87,9 +87,7 @@ class _Plan:
 
     def data_yaml(self, folder: Path) -> str:
         """The text of data.yaml for a prepared folder at this place."""
-        splits = {
-            split: f"images/{split}" for split in self.source.splits if any(s == split for s, _ in self.files)
-        }
+        splits = {split: f"images/{split}" for split in self.source.splits if any(s == split for s, _ in self.files)}
         content: dict[str, Any] = {"path": str(folder), **splits, "names": dict(self.source.names)}
         return yaml.safe_dump(content | dict(self.source.settings), sort_keys=False, allow_unicode=True)
 
@@ -144,9 +142,7 @@ def file_names(items: Iterable[Item]) -> dict[tuple[str, str], Item]:
         stem = _stem(item)
         if shared[item.split, stem] > 1:
             digest = hashlib.sha256(os.fsencode(item.relative)).hexdigest()[:8]
-            options = (
-                f"{stem}-{digest}" + (f"-{number}" if number else "") for number in range(len(ordered) + 1)
-            )
+            options = (f"{stem}-{digest}" + (f"-{number}" if number else "") for number in range(len(ordered) + 1))
             stem = next(option for option in options if (item.split, option) not in taken)
             taken.add((item.split, stem))
         names[item.split, stem + PurePosixPath(item.relative).suffix] = item

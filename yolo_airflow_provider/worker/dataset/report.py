@@ -21,9 +21,7 @@ _VERSION = 1
 _NOT_IN_SUMMARY = frozenset({Fault.IMAGE_LEFT_OUT, Fault.LABEL_MISSING, Fault.LABEL_EMPTY})
 
 
-def build_report(
-    source: Source, found: Scan, *, task: str, fingerprint: str, prepared: Path | None
-) -> dict[str, Any]:
+def build_report(source: Source, found: Scan, *, task: str, fingerprint: str, prepared: Path | None) -> dict[str, Any]:
     """The report as plain values.
 
     Args:
@@ -75,20 +73,14 @@ def write_report(run_folder: Path, report: Mapping[str, Any]) -> Path:
 
 def fault_counts(findings: Iterable[Finding], limit: int = 24) -> dict[str, int]:
     """How often each fault was found, the most frequent first."""
-    return {
-        str(fault): count
-        for fault, count in Counter(finding.fault for finding in findings).most_common(limit)
-    }
+    return {str(fault): count for fault, count in Counter(finding.fault for finding in findings).most_common(limit)}
 
 
 def summary_lines(source: Source, found: Scan) -> list[str]:
     """A few lines for the log: what is used, then one line a kind of fault with where to look."""
     used = ", ".join(f"{len(found.split(split)):,} {split}" for split in found.found)
     background = sum(1 for item in found.items if not item.rows)
-    lines = [
-        f"{used} images, {len(source.names):,} classes"
-        + (f"; {background:,} background" if background else "")
-    ]
+    lines = [f"{used} images, {len(source.names):,} classes" + (f"; {background:,} background" if background else "")]
     left_out = sum(1 for finding in found.findings if finding.fault is Fault.IMAGE_LEFT_OUT)
     if left_out:
         lines.append(f"{left_out:,} images left out of {sum(found.found.values()):,}")

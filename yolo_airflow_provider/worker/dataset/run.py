@@ -60,14 +60,10 @@ def preprocess(spec: JobSpec, job: PreprocessJob, log: Log) -> DatasetSummary:
     try:
         _refuse_unusable(source, found)
     except DatasetError:
-        write_report(
-            run_folder, build_report(source, found, task=job.task, fingerprint=identity, prepared=None)
-        )
+        write_report(run_folder, build_report(source, found, task=job.task, fingerprint=identity, prepared=None))
         raise
     name = dataset_name(job.data)
-    prepared = prepare(
-        source, found.items, identity, name=name, workspace=workspace, copy_images=job.copy_images
-    )
+    prepared = prepare(source, found.items, identity, name=name, workspace=workspace, copy_images=job.copy_images)
     report = build_report(source, found, task=job.task, fingerprint=identity, prepared=prepared.data_yaml)
     write_report(run_folder, report)
     log(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}; full report in {run_folder / REPORT}")

@@ -111,9 +111,7 @@ def scan(source: Source, task: str, log: Log, known: Known | None = None) -> Sca
     remembered = known or {}
     # A few more than cores: on a network volume a thread mostly waits.
     with ThreadPoolExecutor(max_workers=min(32, len(os.sched_getaffinity(0)) + 4)) as pool:
-        looks = list(
-            _progress(pool.map(lambda job: _look(job[0], job[1], schema, remembered), work), len(work), log)
-        )
+        looks = list(_progress(pool.map(lambda job: _look(job[0], job[1], schema, remembered), work), len(work), log))
     judged = [_judge(source, look) for look in looks]
     items = tuple(item for item, _ in judged if item is not None)
     findings = [finding for _, found in judged for finding in found]
@@ -204,9 +202,7 @@ def _repeated(items: Iterable[Item]) -> Iterator[Finding]:
             yield Finding(Fault.DUPLICATE_IMAGE, item.split, item.relative, None, f"same as {before}")
         in_train = first.get(("train", digest))
         if item.split == "val" and in_train is not None:
-            yield Finding(
-                Fault.LEAK_TRAIN_VAL, item.split, item.relative, None, f"same as {in_train} in train"
-            )
+            yield Finding(Fault.LEAK_TRAIN_VAL, item.split, item.relative, None, f"same as {in_train} in train")
 
 
 def _labels_without_image(source: Source, schema: Schema) -> Iterator[Finding]:
@@ -227,9 +223,7 @@ def _labels_without_image(source: Source, schema: Schema) -> Iterator[Finding]:
             # Beside images there may be any text: only what reads as labels is a label.
             labels = _labels(path, schema) if folder == images else None
             if folder != images or (labels is not None and labels.rows):
-                yield Finding(
-                    Fault.IMAGE_MISSING, split, source.relative(path), None, "label without an image"
-                )
+                yield Finding(Fault.IMAGE_MISSING, split, source.relative(path), None, "label without an image")
 
 
 def _text_files(folder: Path) -> Iterator[Path]:

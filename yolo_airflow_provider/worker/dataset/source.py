@@ -132,9 +132,7 @@ def _load(path: Path) -> dict[str, Any]:
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         words = " ".join(str(error).split())
-        raise DatasetError(
-            f"{path} is not a YAML file: {words[:200]}", "correct the line that is named"
-        ) from error
+        raise DatasetError(f"{path} is not a YAML file: {words[:200]}", "correct the line that is named") from error
     if not isinstance(content, dict):
         raise DatasetError(
             f"{path} holds {_kind(content)}, not keys and values", "it needs the keys train, val and names"
@@ -153,9 +151,7 @@ def _names(path: Path, content: Mapping[str, Any]) -> dict[int, str]:
             )
         return {index: f"class_{index}" for index in range(count)}
     if not isinstance(raw, list | dict) or not raw:
-        raise DatasetError(
-            f"{path}: names is {_kind(raw)}, not a list or mapping of class names", "name every class"
-        )
+        raise DatasetError(f"{path}: names is {_kind(raw)}, not a list or mapping of class names", "name every class")
     pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
     names = {_class_number(path, number): _class_name(path, number, name) for number, name in pairs}
     missing = next((index for index in range(len(raw)) if index not in names), None)
@@ -227,9 +223,7 @@ def _settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     channels = content.get("channels")
     if channels is not None:
         if not (_integers([channels]) and channels >= 1):
-            raise DatasetError(
-                f"{path}: channels is {channels!r}", "it is the number of image channels, 3 if left out"
-            )
+            raise DatasetError(f"{path}: channels is {channels!r}", "it is the number of image channels, 3 if left out")
         settings["channels"] = channels
     return settings
 
@@ -242,9 +236,7 @@ def _root(path: Path, raw: Any) -> Path:
     if raw is None or raw == "":
         return path.parent
     if not isinstance(raw, str) or "://" in raw:
-        raise DatasetError(
-            f"{path}: path is {raw!r}, not a folder", "path is the folder that train and val are in"
-        )
+        raise DatasetError(f"{path}: path is {raw!r}, not a folder", "path is the folder that train and val are in")
     root = Path(os.path.normpath(path.parent / raw))
     if not root.is_dir():
         raise DatasetError(
@@ -278,9 +270,7 @@ class _Places:
                 else:
                     others.add(file.suffix)
         if not found:
-            also = (
-                f"; it has files of other kinds: {', '.join(sorted(others)[:5]) or 'none'}" if others else ""
-            )
+            also = f"; it has files of other kinds: {', '.join(sorted(others)[:5]) or 'none'}" if others else ""
             raise _NothingThereError(
                 f"{self.yaml_path}: {split}: {raw} has no images{also}",
                 f"put images there; these are read: {' '.join(sorted(SUFFIXES))}",
@@ -301,9 +291,7 @@ class _Places:
     def _locate(self, split: str, value: str) -> Path:
         where = f"{self.yaml_path}: {split}: {value}"
         if "://" in value:
-            raise DatasetError(
-                f"{where} is a URL, and nothing is downloaded", "give a folder on a mounted volume"
-            )
+            raise DatasetError(f"{where} is a URL, and nothing is downloaded", "give a folder on a mounted volume")
         path = Path(os.path.normpath(self.root / value))
         if not path.exists() and value.startswith("../"):
             # Exports say ../train/images in a data.yaml that lies beside train; training reads them so.
@@ -331,9 +319,7 @@ class _Places:
             if not entry:
                 continue
             if "://" in entry:
-                raise DatasetError(
-                    f"{path} line {number}: {entry} is a URL, and nothing is downloaded", "list files"
-                )
+                raise DatasetError(f"{path} line {number}: {entry} is a URL, and nothing is downloaded", "list files")
             image = Path(os.path.normpath(path.parent / entry))
             below_root = Path(os.path.normpath(self.root / entry))
             if not image.exists() and below_root.exists():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import platform
@@ -130,10 +132,6 @@ def _software() -> dict[str, str]:
 
 
 def _trim_heap() -> None:
-    """glibc keeps freed heap; malloc_trim(3) gives it back. Elsewhere nothing happens."""
-    import ctypes
-
-    try:
+    """Glibc keeps freed heap; malloc_trim(3) gives it back. Elsewhere nothing happens."""
+    with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        pass

@@ -129,9 +129,7 @@ def use_between(before: HostCounters, after: HostCounters) -> HostUse:
         cpu_percent=100 * (after.cpu_seconds - before.cpu_seconds) / seconds,
         iowait_percent=_percent(iowait, ticks),
         io_pressure_percent=_percent(_difference(before.io_stall_seconds, after.io_stall_seconds), seconds),
-        memory_pressure_percent=_percent(
-            _difference(before.memory_stall_seconds, after.memory_stall_seconds), seconds
-        ),
+        memory_pressure_percent=_percent(_difference(before.memory_stall_seconds, after.memory_stall_seconds), seconds),
         read_bytes=_whole(_difference(before.read_bytes, after.read_bytes)),
         written_bytes=_whole(_difference(before.written_bytes, after.written_bytes)),
     )

@@ -102,7 +102,14 @@ class Instrument:
         return _larger(self.training.device_bytes, self.validation.device_bytes)
 
     def measurement(
-        self, *, part: str, batch: int, precision: str, optimizer: str, workers: int, failure: FailureClass | None = None
+        self,
+        *,
+        part: str,
+        batch: int,
+        precision: str,
+        optimizer: str,
+        workers: int,
+        failure: FailureClass | None = None,
     ) -> Measurement:
         """Everything measured so far, also of a training that broke off."""
         use = host.use_between(self._start, host.read_counters())
