@@ -363,7 +363,7 @@ class JobResult(_Message):
 
     def _shortened(self, notes: int, free_text: int) -> dict[str, Any]:
         fields: dict[str, Any] = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-        fields["version"] = self.version
+        fields |= {"version": self.version, "try_number": self.try_number}
         if self.notes:
             fields["notes"] = [_cut(note, free_text) for note in self.notes[:notes]]
         if self.failure is not None:

@@ -1,0 +1,98 @@
+"""The probe and the export, for real, in processes of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MakeJob = Callable[..., dict[str, Any]]
+StartWorker = Callable[..., Any]
+
+
+def test_more_images_take_more_memory_and_nothing_is_left(
+    make_job: MakeJob, start_worker: StartWorker, shapes: Path
+) -> None:
+    spec = make_job("probe", model="yolov8n", data=str(shapes), imgsz=160, batches=[16, 2, 8], steps=2)
+    worker = start_worker(spec)
+    assert worker.end() == 0, worker.log
+    points = worker.answer["measurements"]
+    assert [point["part"] for point in points] == ["batch-2", "batch-8", "batch-16"]
+    peaks = [point["peak_device_bytes"] for point in points]
+    assert peaks == sorted(peaks)
+    assert peaks[2] - peaks[0] > 50 * 2**20
+    assert all(point["step_seconds"] > 0 and "data_wait_percent" in point for point in points)
+    assert list((Path(spec["run_folder"]) / "probe").iterdir()) == []
+
+
+def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
+    budget = 1100 * 2**20
+    spec = make_job(
+        "probe", budget_bytes=budget, model="yolov8n", data=str(shapes), imgsz=320, batches=[1, 16], steps=2
+    )
+    worker = start_worker(spec)
+    assert worker.end() == 0, worker.log
+    fitted, failed = worker.answer["measurements"]
+    assert (fitted["batch"], failed["batch"]) == (1, 16)
+    assert fitted["peak_device_bytes"] <= budget < failed["peak_device_bytes"]
+    assert failed["failure_class"] == "host_oom"
+    assert "failure" not in worker.answer
+
+
+def test_not_even_the_first_batch_fits(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
+    spec = make_job("probe", budget_bytes=600 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
+    worker = start_worker(spec)
+    assert worker.end() == 17, worker.log
+    assert worker.answer["failure"]["failure_class"] == "host_oom"
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint of a real architecture, in Ultralytics' own format."""
+    import subprocess
+    import sys
+
+    folder = tmp_path_factory.mktemp("weights")
+    program = (
+        "import sys; from pathlib import Path; from yolo_airflow_provider.worker import offline\n"
+        "offline.prepare(Path(sys.argv[1])); offline.quieten()\n"
+        "from ultralytics import YOLO; YOLO('yolov8n.yaml').save(sys.argv[1] + '/net.pt')"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
+    return folder / "net.pt"
+
+
+@pytest.mark.parametrize(("form", "name"), [("onnx", "model.onnx"), ("torchscript", "model.torchscript")])
+def test_an_artefact_answers_as_its_weights(
+    form: str, name: str, make_job: MakeJob, start_worker: StartWorker, shapes: Path, weights: Path
+) -> None:
+    before = hashlib.sha256(weights.read_bytes()).hexdigest()
+    spec = make_job("export", weights=str(weights), format=form, imgsz=96, data=str(shapes), images=3)
+    worker = start_worker(spec)
+    assert worker.end() == 0, worker.log
+    export = worker.answer["export"]
+    artefact = Path(spec["run_folder"]) / export["artefact"]
+    assert artefact.name == name
+    assert export["sha256"] == hashlib.sha256(artefact.read_bytes()).hexdigest()
+    assert export["size_bytes"] == artefact.stat().st_size
+    assert export["images"] == 3
+    assert 0 <= export["largest_difference"] < 1e-3
+    assert (artefact.parent / f"{name}.sha256").read_text().split() == [export["sha256"], name]
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == before
+    assert sorted(file.name for file in weights.parent.glob("*.*") if file.is_file()) == ["net.pt"]
+
+
+def test_an_artefact_that_differs_is_not_handed_on(
+    make_job: MakeJob, start_worker: StartWorker, shapes: Path, weights: Path
+) -> None:
+    spec = make_job("export", weights=str(weights), imgsz=96, data=str(shapes), images=1, tolerance=1e-12)
+    worker = start_worker(spec)
+    assert worker.end() == 1
+    assert worker.answer["failure"]["failure_class"] == "code"
+    assert "answers differently from its weights" in worker.answer["failure"]["message"]
+    assert "tolerance 1e-12" in worker.answer["failure"]["message"]

@@ -1,0 +1,201 @@
+"""Trainings in processes of their own: killed, cut short, out of memory, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MakeJob = Callable[..., dict[str, Any]]
+StartWorker = Callable[..., Any]
+
+
+@pytest.fixture
+def training(make_job: MakeJob, shapes: Path) -> Callable[..., dict[str, Any]]:
+    def build(**changes: Any) -> dict[str, Any]:
+        try_number, budget = changes.pop("try_number", 1), changes.pop("budget_bytes", None)
+        job = {"model": "yolov8n", "data": str(shapes), "imgsz": 64, "epochs": 3, "batch": 4} | changes
+        return make_job("train", try_number=try_number, budget_bytes=budget, **job)
+
+    return build
+
+
+def epochs_of(spec: dict[str, Any]) -> list[tuple[int, int]]:
+    """(try, epoch) of every epoch that was trained."""
+    lines = (Path(spec["run_folder"]) / "epochs.jsonl").read_text().splitlines()
+    return [(record["try_number"], record["epoch"]) for record in map(json.loads, lines)]
+
+
+def test_killed_in_epoch_2_and_retried_there_are_three_epochs(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training())
+    first.wait_for("epoch 1/3")
+    os.kill(first.process.pid, signal.SIGKILL)
+    assert first.end() == -signal.SIGKILL
+    assert not Path(first.spec["result_path"]).exists()
+
+    second = start_worker(training(try_number=2))
+    assert second.end() == 0, second.log
+    done = epochs_of(second.spec)
+    # The kill may come after the checkpoint of epoch 2, so epoch 2 belongs to either try; none is trained twice.
+    assert [epoch for _, epoch in done] == [1, 2, 3]
+    assert done[0] == (1, 1)
+    assert done[-1] == (2, 3)
+    summary = second.answer["train"]
+    assert (summary["epochs"], summary["epochs_done"]) == (3, 3)
+    assert summary["resumed_epochs"] == sum(1 for number, _ in done if number == 1)
+    assert "resuming after epoch" in second.log
+
+
+def test_a_torn_last_checkpoint_falls_back_one(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training(epochs=4))
+    first.wait_for("epoch 3/4")
+    first.process.kill()
+    first.end()
+    weights = Path(first.spec["run_folder"]) / "train" / "weights"
+    last = weights / "last.pt"
+    reached = epochs_of(first.spec)[-1][1]
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+
+    second = start_worker(training(epochs=4, try_number=2))
+    assert second.end() == 0, second.log
+    assert f"checkpoint {last}" in second.log
+    assert "does not load and is passed over" in second.log
+    assert second.answer["train"]["resumed_epochs"] == reached - 1
+    assert second.answer["train"]["epochs_done"] == 4
+    assert [epoch for number, epoch in epochs_of(second.spec) if number == 2] == list(range(reached, 5))
+
+
+def test_all_checkpoints_torn_starts_anew(training: Callable[..., dict[str, Any]], start_worker: StartWorker) -> None:
+    first = start_worker(training(epochs=2))
+    first.wait_for("epoch 1/2")
+    first.process.kill()
+    first.end()
+    for file in (Path(first.spec["run_folder"]) / "train" / "weights").glob("*.pt"):
+        file.write_bytes(b"")
+    second = start_worker(training(epochs=2, try_number=2))
+    assert second.end() == 0, second.log
+    assert second.answer["train"]["resumed_epochs"] == 0
+
+
+def test_sigterm_ends_between_batches_as_preempted_and_resumes(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training())
+    first.wait_for("epoch 1/3")
+    first.process.terminate()
+    assert first.end() == 75, first.log
+    assert first.answer["failure"]["failure_class"] == "preempted"
+    assert first.answer["measurements"][0]["peak_device_bytes"] > 0
+
+    second = start_worker(training(try_number=2))
+    assert second.end() == 0, second.log
+    assert second.answer["train"]["resumed_epochs"] >= 1
+    assert second.answer["train"]["epochs_done"] == 3
+
+
+def test_a_finished_training_is_reported_again_with_its_own_measurement(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training(epochs=1))
+    assert first.end() == 0, first.log
+    again = start_worker(training(epochs=1, try_number=2))
+    assert again.end() == 0, again.log
+    assert "nothing is trained" in again.log
+    assert again.answer["try_number"] == 1
+    assert again.answer["measurements"] == first.answer["measurements"]
+
+
+def test_a_finished_training_without_an_answer_is_validated_not_trained(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training(epochs=1))
+    assert first.end() == 0, first.log
+    (Path(first.spec["run_folder"]) / "result-1.json").unlink()
+    again = start_worker(training(epochs=1, try_number=2))
+    assert again.end() == 0, again.log
+    assert "validated, not trained again" in again.log
+    assert again.answer["train"]["metrics"] == first.answer["train"]["metrics"]
+    assert again.answer.get("measurements", []) == []
+    assert epochs_of(again.spec) == [(1, 1)]
+
+
+def test_another_training_in_the_same_folder_is_kept_aside(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    first = start_worker(training(epochs=1))
+    assert first.end() == 0, first.log
+    other = start_worker(training(epochs=2, try_number=2))
+    assert other.end() == 0, other.log
+    assert "another training (epochs changed)" in other.log
+    assert (Path(first.spec["run_folder"]) / "train-before-1" / "weights" / "best.pt").exists()
+    assert other.answer["train"]["resumed_epochs"] == 0
+
+
+def test_over_its_budget_it_ends_as_host_oom_with_the_numbers(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    budget = 800 * 2**20
+    worker = start_worker(training(imgsz=320, batch=16, budget_bytes=budget))
+    assert worker.end() == 17, worker.log
+    failure = worker.answer["failure"]
+    assert failure["failure_class"] == "host_oom"
+    assert failure["budget_bytes"] == budget
+    assert failure["needed_bytes"] > budget
+    assert "batch 16 reached 0." in failure["message"]
+    assert "over its budget of 0.78 GiB" in failure["message"]
+
+
+def test_the_measurement_is_whole(training: Callable[..., dict[str, Any]], start_worker: StartWorker) -> None:
+    worker = start_worker(training(epochs=2))
+    assert worker.end() == 0, worker.log
+    measured = worker.answer["measurements"][0]
+    assert measured["batch"] == 4
+    assert 2**28 < measured["validation_peak_bytes"] <= measured["peak_device_bytes"] < 2**32
+    assert 0 < measured["epoch_seconds"] < 300
+    assert 0 < measured["step_seconds"] < measured["epoch_seconds"]
+    assert 0 < measured["data_wait_percent"] < 100
+    assert 0 <= measured["iowait_percent"] <= 100
+    assert measured["images_per_second"] > 0
+    assert measured["bound_by"] in ("compute", "data_loading")
+    assert "peak_allocated_bytes" not in measured  # there is no such figure on cpu, and null is not zero
+    assert worker.answer["model"]["parameters"] == 3011433
+    assert worker.answer["environment"]["torch"]
+    assert len([line for line in worker.lines if line.startswith("epoch ")]) == 2
+
+
+_NO_NETWORK = """
+import sys
+def deny(event, args):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"):
+        with open({log!r}, "a") as file:
+            file.write(f"{{event}} {{args}}\\n")
+        raise OSError(f"no network here: {{event}} {{args}}")
+sys.addaudithook(deny)
+"""
+
+
+@pytest.mark.parametrize("kind", ["train", "probe"])
+def test_no_network_is_asked_for_anything(
+    kind: str, make_job: MakeJob, start_worker: StartWorker, shapes: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "network.log"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(_NO_NETWORK.format(log=str(log)))
+    extra: dict[str, Any] = {"probe": {"batches": [2], "steps": 1}}.get(
+        kind, {"epochs": 1, "batch": 4, "overrides": {"plots": True}}
+    )
+    job = make_job(kind, model="yolov8n", data=str(shapes), imgsz=64, **extra)
+    worker = start_worker(job, PYTHONPATH=str(tmp_path / "site"))
+    assert worker.end() == 0, worker.log
+    assert not log.exists(), log.read_text()
