@@ -35,7 +35,7 @@ def make_context() -> Callable[..., dict[str, Any]]:
             max_tries=2,
             xcom_push=lambda key, value, **_: pushed.update({key: value}),
         )
-        return {"ti": ti, "run_id": run_id}
+        return {"ti": ti, "run_id": run_id, "dag": SimpleNamespace()}
 
     return build
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
 import pytest
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-from airflow.sdk import Connection
 from kubernetes.client import models as k8s
 
 from yolo_airflow_provider.contract import JobSpec
@@ -147,8 +147,8 @@ def test_auto_takes_what_the_connection_lists(
     dataset: dict[str, Any], make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered = [{"resource": "nvidia.com/mig-1g.10gb", "memory": "9984Mi", "product": "NVIDIA H100 80GB HBM3"}]
-    connection = Connection(conn_id="kubernetes_default", conn_type="kubernetes", extra={"yolo_accelerators": offered})
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", connection.as_json())
+    connection = {"conn_type": "kubernetes", "extra": {"yolo_accelerators": offered}}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(connection))
     _, container, spec = build(train(dataset, accelerator="auto"), make_context("train"))
     assert container.resources.limits == {"nvidia.com/mig-1g.10gb": "1"}
     assert spec.accelerator.product == "NVIDIA H100 80GB HBM3"
