@@ -31,6 +31,11 @@ for _name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
     del os.environ[_name]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Not in pyproject.toml: pytest would import Airflow for it, before the home above is set."""
+    config.addinivalue_line("filterwarnings", "error::airflow.exceptions.AirflowProviderDeprecationWarning")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def airflow_home() -> Iterator[Path]:
     """AIRFLOW_HOME of the whole session, removed at its end."""

@@ -43,7 +43,7 @@ def test_every_template_field_is_an_assigned_parameter(operator: type[Any]) -> N
 def test_a_parameter_may_be_any_template(operator: type[Any]) -> None:
     """The constructor assigns and nothing else: it cannot know yet what a template becomes."""
     own = [f for f in operator.template_fields if f not in PreprocessOperator.__mro__[2].template_fields]
-    made = operator(task_id="t", **{field: "{{ params.x }}" for field in own})
+    made = operator(task_id="t", **dict.fromkeys(own, "{{ params.x }}"))
     assert all(getattr(made, field) == "{{ params.x }}" for field in own)
 
 

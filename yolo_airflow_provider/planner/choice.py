@@ -150,7 +150,8 @@ def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
     limit = min(question.max_batch, question.images or question.max_batch)
     if question.batch is not None:
         limit = min(limit, question.batch)
-    return [_candidate(question, model, batch) for batch in candidate_batches(limit)]
+    batches = {*candidate_batches(limit), *(batch for batch in model.measured if batch <= limit)}
+    return [_candidate(question, model, batch) for batch in sorted(batches)]
 
 
 def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
@@ -162,7 +163,7 @@ def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
         why = "nothing measured"
     elif budget is None:
         why = "the budget is not known"
-    elif estimate.high_bytes > _usable(question):
+    elif estimate.high_bytes > _usable(question) and not _proven(model, batch, budget):
         why = f"up to {_gib(estimate.high_bytes)}, over {_gib(_usable(question))}"
     else:
         why = ""
@@ -172,6 +173,11 @@ def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
         high_bytes=estimate.high_bytes if estimate else None,
         why_not=why,
     )
+
+
+def _proven(model: MemoryModel, batch: int, budget_bytes: int) -> bool:
+    """A training of this batch stayed within as much memory before: that outweighs caution about a repetition."""
+    return batch in model.measured and model.measured[batch] <= budget_bytes
 
 
 def _ruled_out(question: Question, model: MemoryModel, batch: int) -> bool:
