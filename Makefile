@@ -19,7 +19,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 # torch and torchvision have to be chosen together, so they come first and with exact versions.
 $(STAMP): pyproject.toml docker/constraints.txt

@@ -190,7 +190,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="yolov8n", help="architecture (default %(default)s)")
     parser.add_argument("--imgsz", type=int, default=320, help="side of the input, pixels (default %(default)s)")
     parser.add_argument("--batch", type=int, default=16, help="batch size (default %(default)s)")
-    parser.add_argument("--images", type=int, default=96, help="training images to draw (default %(default)s)")
+    parser.add_argument("--images", type=int, default=48, help="training images to draw (default %(default)s)")
     parser.add_argument("--data", help="data.yaml to train on instead of drawn images")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args(arguments)

@@ -14,7 +14,6 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {
                 "integration-name": "YOLO on MIG",
-                "external-doc-url": "https://github.com/yolo-airflow-provider/yolo-airflow-provider",
                 "tags": ["software"],
             }
         ],

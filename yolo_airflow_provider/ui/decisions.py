@@ -53,6 +53,8 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name.endswith("_bytes"):
         return f"{value / 2**30:.2f} GiB"
+    if name == "decided_at":
+        return f"{value:%Y-%m-%d %H:%M} UTC"
     if isinstance(value, float):
         return f"{value:.1f}"
     return html.escape(str(value))
