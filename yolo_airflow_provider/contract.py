@@ -23,7 +23,10 @@ RESULT_LIMIT_BYTES = 4096
 JOB_VARIABLE = "YOLO_JOB"
 """Environment variable that carries the `JobSpec` into the container."""
 
-# Exit codes of the worker. 0 and 1 keep their usual meaning; the others let a result-less end be classified.
+PARENT_VARIABLE = "YOLO_PARENT_PID"
+"""Set by the local execution: the worker ends when this process ends."""
+
+# Exit codes of the worker. 0 and 1 keep their usual meaning; the others let an end without a result be classified.
 # 75 is EX_TEMPFAIL of sysexits.h: stopped from outside, worth another try.
 EXIT_PREEMPTED = 75
 EXIT_OUT_OF_MEMORY = 17
@@ -66,6 +69,15 @@ class FailureClass(StrEnum):
 
 
 MEMORY_FAILURES = frozenset({FailureClass.GPU_OOM, FailureClass.HOST_OOM})
+
+
+def failure_of_exit_code(exit_code: int, *, on_cpu: bool) -> FailureClass:
+    """What a worker's exit code tells where its result could not be read."""
+    if exit_code == EXIT_PREEMPTED:
+        return FailureClass.PREEMPTED
+    if exit_code == EXIT_OUT_OF_MEMORY:
+        return FailureClass.HOST_OOM if on_cpu else FailureClass.GPU_OOM
+    return FailureClass.LOST
 
 
 class _Message(BaseModel):

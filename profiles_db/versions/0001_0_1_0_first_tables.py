@@ -19,8 +19,8 @@ depends_on = None
 
 RUN_KEY = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 EVIDENCE = (
-    "kind IN ('train', 'probe')"
-    " AND (peak_device_bytes IS NOT NULL OR outcome IN ('gpu_oom', 'host_oom'))"
+    "kind IN ('train', 'probe') AND"
+    " (outcome IN ('gpu_oom', 'host_oom') OR (outcome = 'succeeded' AND peak_device_bytes IS NOT NULL))"
 )  # fmt: skip
 OUTCOMES = (
     "'succeeded', 'gpu_oom', 'host_oom', 'shm', 'disk_full', 'gpu_lost', 'preempted', 'unschedulable',"
@@ -245,7 +245,7 @@ def upgrade() -> None:
             ">= 0",
         ),
         check("decision", "batch", ">= 1"),
-        check("decision", "basis", "IN ('measured', 'line', 'fallback', 'given')"),
+        check("decision", "basis", "IN ('measured', 'line', 'scaled', 'fallback', 'given')"),
     )
     op.create_index(op.f("ix_decision_decided_at"), "decision", ["decided_at"])
     is_postgres = op.get_bind().dialect.name == "postgresql"
@@ -287,6 +287,7 @@ def create_measurement() -> None:
         text("ultralytics_version"),
         text("accelerator_kind"),
         text("product"),
+        text("device_name"),
         text("mig_profile"),
         integer("multiprocessors"),
         number("cpu_cores"),

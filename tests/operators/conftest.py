@@ -16,6 +16,7 @@ def fresh_store(airflow_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """Each test has a profile store and a workspace of its own."""
     monkeypatch.setenv("AIRFLOW__YOLO__PROFILE_STORE", f"sqlite:///{tmp_path / 'profiles.db'}")
     monkeypatch.setenv("AIRFLOW__YOLO__WORKSPACE", str(tmp_path / "workspace"))
+    monkeypatch.setenv("AIRFLOW__YOLO__IMAGE", "worker:1")
     yield
     shutil.rmtree(airflow_home / "workspace", ignore_errors=True)
 

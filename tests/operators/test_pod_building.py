@@ -181,3 +181,18 @@ def test_no_secret_travels_with_the_pod(
     monkeypatch.setenv("AIRFLOW_CONN_SOMETHING", "postgresql://u:hunter2@h/d")
     pod, _, _ = build(train(dataset, accelerator="1g.5gb"), make_context("train"))
     assert "hunter2" not in str(pod)
+
+
+def test_the_image_comes_from_the_configuration_or_is_asked_for(
+    dataset: dict[str, Any], make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = train(dataset, accelerator="1g.5gb", image=None)
+    assert build(operator, make_context("train"))[1].image == "worker:1"
+    monkeypatch.delenv("AIRFLOW__YOLO__IMAGE")
+    with pytest.raises(BadInput, match=r"no worker image: pass image=, or set \[yolo\] image"):
+        train(dataset, accelerator="1g.5gb", image=None).build_pod_request_obj(make_context("train"))
+
+
+def test_asking_for_xcom_adds_no_sidecar(dataset: dict[str, Any], make_context: MakeContext) -> None:
+    pod, _, _ = build(train(dataset, accelerator="1g.5gb", do_xcom_push=True), make_context("train"))
+    assert [c.name for c in pod.spec.containers] == ["base"]

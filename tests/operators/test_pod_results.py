@@ -13,6 +13,7 @@ from kubernetes.client import models as k8s
 from kubernetes.client.exceptions import ApiException
 
 from yolo_airflow_provider.contract import (
+    Environment,
     Failure,
     FailureClass,
     JobResult,
@@ -24,9 +25,11 @@ from yolo_airflow_provider.errors import (
     BadInput,
     GpuOutOfMemory,
     HostOutOfMemory,
+    ImageNotStarted,
     Preempted,
     ResultLost,
     RunFailed,
+    Unschedulable,
     YoloError,
 )
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
@@ -58,23 +61,26 @@ def result(*, failure: Failure | None = None, batch: int = 16) -> JobResult:
         training_seconds=40,
     )
     train = None if failure else summary
-    return JobResult(kind="train", failure=failure, model=FACTS, measurements=(measured,), train=train)
+    seen = Environment(kind="mig", product="NVIDIA A100-SXM4-40GB MIG 1g.5gb", memory_bytes=4864 * 2**20)
+    return JobResult(
+        kind="train", failure=failure, model=FACTS, environment=seen, measurements=(measured,), train=train
+    )
 
 
 class Ended:
     """An operator whose pod has ended as described."""
 
-    def __init__(self, dataset: dict[str, Any], context: dict[str, Any]) -> None:
+    def __init__(self, dataset: dict[str, Any], context: dict[str, Any], **changes: Any) -> None:
+        arguments: dict[str, Any] = {"accelerator": "1g.5gb", "memory_budget": "4864Mi"} | changes
         self.operator = MigTrainOperator(
             task_id="train",
             model="yolov8n",
             data=dataset,
             epochs=3,
             imgsz=320,
-            accelerator="1g.5gb",
-            memory_budget="4864Mi",
             workspace="/ws",
             namespace="ml",
+            **arguments,
         )
         self.context = context
         self.pod = self.operator.build_pod_request_obj(context)
@@ -111,15 +117,33 @@ class Ended:
         with patch.object(self.operator, "is_istio_enabled", return_value=False):
             self.operator.cleanup(pod=self.pod, remote_pod=self.pod, context=self.context)
 
+    def never_start(self, status: k8s.V1PodStatus) -> None:
+        """Run cleanup on a pod that Airflow gave up waiting for."""
+        self.pod.status = status
+        self.manager.read_pod.return_value = self.pod
+        with patch.object(self.operator, "is_istio_enabled", return_value=False):
+            self.operator.cleanup(pod=self.pod, remote_pod=self.pod, context=self.context)
+
+    def next_batch(self, make_context: MakeContext) -> int:
+        """What the next try would run."""
+        spec, _ = self.operator._plan(make_context("train", try_number=2), local=False)
+        assert spec.job.kind == "train"
+        return spec.job.batch
+
     @property
     def rows(self) -> list[Any]:
         return [item.row for item in ProfileStoreHook().get_store().measurements("dag", "manual__1")]
 
 
 @pytest.fixture
-def ended(dataset: dict[str, Any], make_context: MakeContext) -> Iterator[Ended]:
+def no_cluster() -> Iterator[None]:
     with patch.object(KubernetesHook, "is_in_cluster", new_callable=PropertyMock, return_value=False):
-        yield Ended(dataset, make_context("train"))
+        yield
+
+
+@pytest.fixture
+def ended(dataset: dict[str, Any], make_context: MakeContext, no_cluster: None) -> Ended:
+    return Ended(dataset, make_context("train"))
 
 
 def test_a_result_is_recorded_and_returned(ended: Ended) -> None:
@@ -143,18 +167,68 @@ def test_a_memory_failure_is_typed_and_becomes_evidence(ended: Ended, make_conte
     assert isinstance(raised.value.__cause__, AirflowException)
     assert ended.rows[0].outcome == "gpu_oom"
     ended.operator.process_pod_deletion.assert_called_once()  # type: ignore[attr-defined]
-    spec, _ = ended.operator._plan(make_context("train", try_number=2), local=False)
-    assert spec.job.kind == "train"
-    assert spec.job.batch == 8
+    assert ended.next_batch(make_context) == 8
 
 
-def test_oomkilled_without_an_answer_is_host_oom(ended: Ended) -> None:
-    with pytest.raises(
-        HostOutOfMemory, match=r"OOMKilled \(exit code 137\) at its memory limit of 5,100,273,664 bytes"
-    ):
+def test_oomkilled_beside_a_gpu_says_nothing_about_the_gpu(ended: Ended, make_context: MakeContext) -> None:
+    with pytest.raises(HostOutOfMemory, match=r"OOMKilled \(exit code 137\) at its memory limit \(dag") as raised:
         ended.end(exit_code=137, reason="OOMKilled")
+    assert "not the GPU's memory" in str(raised.value)
     (row,) = ended.rows
     assert (row.outcome, row.batch) == ("host_oom", 16)
+    assert ended.next_batch(make_context) == 16
+
+
+def test_oomkilled_on_cpu_is_evidence_for_the_next_try(
+    dataset: dict[str, Any], make_context: MakeContext, no_cluster: None
+) -> None:
+    ended = Ended(dataset, make_context("train"), accelerator="cpu", memory_budget="2Gi")
+    with pytest.raises(HostOutOfMemory, match=r"at its memory limit of 2,147,483,648 bytes"):
+        ended.end(exit_code=137, reason="OOMKilled")
+    assert ended.next_batch(make_context) == 8
+
+
+@pytest.mark.parametrize(("code", "error"), [(17, GpuOutOfMemory), (75, Preempted), (1, ResultLost)])
+def test_an_exit_code_stands_in_for_an_answer(code: int, error: type[YoloError], ended: Ended) -> None:
+    with pytest.raises(error, match=f"ended without an answer: .*exit_code {code}"):
+        ended.end(exit_code=code, reason="Error")
+
+
+def test_no_node_is_unschedulable_with_the_schedulers_words(ended: Ended) -> None:
+    said = "0/3 nodes are available: 3 Insufficient nvidia.com/mig-1g.5gb."
+    condition = k8s.V1PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message=said)
+    with pytest.raises(Unschedulable, match="Insufficient nvidia.com/mig-1g.5gb"):
+        ended.never_start(k8s.V1PodStatus(phase="Pending", conditions=[condition]))
+    assert ended.rows[0].outcome == "unschedulable"
+
+
+def test_an_image_that_is_not_pulled_is_named(ended: Ended) -> None:
+    waiting = k8s.V1ContainerStateWaiting(reason="ImagePullBackOff", message="manifest unknown")
+    status = k8s.V1ContainerStatus(
+        name="base", image="w", image_id="", ready=False, restart_count=0, state=k8s.V1ContainerState(waiting=waiting)
+    )
+    with pytest.raises(ImageNotStarted, match="image worker:1 did not start: ImagePullBackOff: manifest unknown"):
+        ended.never_start(k8s.V1PodStatus(phase="Pending", container_statuses=[status]))
+
+
+def test_a_store_that_fails_leaves_no_pod_behind(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    from yolo_airflow_provider.profiles.errors import StoreError
+    from yolo_airflow_provider.profiles.store import ProfileStore
+
+    monkeypatch.setattr(ProfileStore, "record", MagicMock(side_effect=StoreError("the disk is gone")))
+    with pytest.raises(StoreError, match="the disk is gone"):
+        ended.end(message=result().to_message())
+    ended.operator.process_pod_deletion.assert_called_once()  # type: ignore[attr-defined]
+
+
+def test_a_run_that_broke_off_is_no_evidence(ended: Ended, make_context: MakeContext) -> None:
+    """Its peak was not reached yet: it would teach that more fits than does."""
+    failure = Failure(failure_class=FailureClass.PREEMPTED, message="asked to stop")
+    with pytest.raises(Preempted):
+        ended.end(message=result(failure=failure).to_message(), exit_code=75)
+    _, (_, proposal) = ended.operator._plan(make_context("train", try_number=2), local=False)
+    assert proposal.choice is not None
+    assert proposal.choice[1].evidence == ()
 
 
 def test_an_evicted_pod_without_statuses_is_preempted(ended: Ended) -> None:

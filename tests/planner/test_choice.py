@@ -140,6 +140,18 @@ def test_candidates_reach_the_limit() -> None:
     assert candidate_batches(100)[-2:] == [96, 100]
 
 
+def test_two_trainings_side_by_side_make_no_slope_of_their_own() -> None:
+    near = [training(18, id=8, peak=int(2.20 * GIB)), training(20, id=9, peak=int(2.17 * GIB))]
+    assert choose(question(), [*PROBES, *near]).batch < 30
+    assert choose(question(), near).batch < 30
+
+
+def test_trainings_far_apart_make_a_line_without_a_probe() -> None:
+    chosen = choose(question(), [training(4, id=8), training(16, id=9)])
+    assert chosen.why == "line"
+    assert chosen.batch > 16
+
+
 def test_epoch_time_scales_with_the_images() -> None:
     chosen = choose(question(images=400), [*PROBES, training(12)])
     assert chosen.epoch_seconds == pytest.approx(60)

@@ -293,7 +293,7 @@ def test_evidence_is_what_tells_about_memory_newest_first(store: ProfileStore):
         ]
     )
     found = [stored.row.part for stored in store.evidence(PROFILE)]
-    assert found == ["host", "probe", "oom", "old", "failed late"]
+    assert found == ["host", "probe", "oom", "old"]
     assert [stored.row.part for stored in store.evidence(PROFILE, limit=2)] == ["host", "probe"]
 
 

@@ -142,6 +142,40 @@ def test_another_training_in_the_same_folder_is_kept_aside(
     assert other.answer["train"]["resumed_epochs"] == 0
 
 
+def test_results_of_another_training_are_not_this_ones(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    """Finished, started anew with other settings, killed: the first result must not pass for the second training's."""
+    assert start_worker(training(epochs=1)).end() == 0
+    second = start_worker(training(epochs=3, try_number=2))
+    second.wait_for("epoch 1/3")
+    second.process.kill()
+    second.end()
+    third = start_worker(training(epochs=3, try_number=3))
+    assert third.end() == 0, third.log
+    assert third.answer["train"]["epochs"] == 3
+    assert third.answer["train"]["epochs_done"] == 3
+    assert third.answer["train"]["resumed_epochs"] >= 1
+    assert third.answer["try_number"] == 3
+    assert (Path(third.spec["run_folder"]) / "train-before-1" / "result-1.json").exists()
+
+
+def test_a_torn_best_checkpoint_does_not_end_all_later_tries(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
+    """A kill while the trainer strips best.pt in place, after the last epoch."""
+    first = start_worker(training(epochs=1))
+    assert first.end() == 0, first.log
+    folder = Path(first.spec["run_folder"])
+    (folder / "result-1.json").unlink()
+    best = folder / "train" / "weights" / "best.pt"
+    best.write_bytes(best.read_bytes()[:1000])
+    second = start_worker(training(epochs=1, try_number=2))
+    assert second.end() == 0, second.log
+    assert second.answer["train"]["epochs_done"] == 1
+    assert best.stat().st_size > 1_000_000
+
+
 def test_over_its_budget_it_ends_as_host_oom_with_the_numbers(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
-from airflow.providers.cncf.kubernetes.utils.container import get_container_status
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
@@ -23,15 +21,13 @@ from pydantic import ValidationError
 from yolo_airflow_provider.contract import (
     ContractError,
     DatasetSummary,
-    Failure,
-    FailureClass,
     Identity,
     Job,
     JobResult,
     JobSpec,
     describe,
 )
-from yolo_airflow_provider.errors import BadInput, ResultLost, YoloError, error_of
+from yolo_airflow_provider.errors import BadInput, ResultLost, error_of
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.operators import offers, parameters, pods
@@ -73,6 +69,7 @@ class YoloPodOperator(KubernetesPodOperator):
     :param profile_store_conn_id: connection of the profile store; SQLite in AIRFLOW_HOME where it does not exist.
     :param workspace_claim: PersistentVolumeClaim to mount at `workspace` in pods. (templated)
     :param schedule_timeout_seconds: how long a pod may wait for a free slice (24 h).
+    :param do_xcom_push: push what the task returns as its XCom (True).
     :param startup_timeout_seconds: how long its image may take to start once it has a node (10 min).
     """
 
@@ -83,8 +80,6 @@ class YoloPodOperator(KubernetesPodOperator):
         "memory_budget",
         "workspace_claim",
     )
-
-    uses_accelerator: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -99,9 +94,12 @@ class YoloPodOperator(KubernetesPodOperator):
         log_pod_spec_on_failure: bool = False,
         log_events_on_failure: bool = True,
         automount_service_account_token: bool | None = False,
+        do_xcom_push: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(
+            # True would add a sidecar that waits for a file which the worker does not write.
+            do_xcom_push=False,
             schedule_timeout_seconds=schedule_timeout_seconds,
             startup_timeout_seconds=startup_timeout_seconds,
             log_pod_spec_on_failure=log_pod_spec_on_failure,
@@ -114,6 +112,7 @@ class YoloPodOperator(KubernetesPodOperator):
         self.memory_budget = memory_budget
         self.profile_store_conn_id = profile_store_conn_id
         self.workspace_claim = workspace_claim
+        self._pushes_xcom = do_xcom_push
         self._answer: dict[str, Any] | None = None
         self._local_run: LocalRun | None = None
 
@@ -168,6 +167,8 @@ class YoloPodOperator(KubernetesPodOperator):
 
     def _execute_locally(self, context: Context) -> Any:
         spec, _ = self._plan(context, local=True)
+        if self._killed:
+            raise AirflowException("the task was killed before its worker was started")
         self._local_run = LocalRun(spec, self.log.info)
         result = self._local_run.wait()
         if self._killed:
@@ -176,10 +177,17 @@ class YoloPodOperator(KubernetesPodOperator):
         return self._finish()
 
     def build_pod_request_obj(self, context: Context | None = None, *, dry_run: bool = False) -> k8s.V1Pod:
-        """The pod with the job in it; without a context (a dry run) the pod as the parameters say it."""
+        """The pod with the job in it; without a context (a dry run) the pod as the parameters say it.
+
+        Raises:
+            BadInput: a parameter is wrong, or no image is named anywhere.
+        """
+        self.image = self.image or conf.get("yolo", "image", fallback=None)
         pod = super().build_pod_request_obj(context, dry_run=dry_run)
         if context is None:
             return pod
+        if not pod.spec.containers[0].image:
+            raise BadInput(f"{self.task_id}: no worker image: pass image=, or set [yolo] image (AIRFLOW__YOLO__IMAGE)")
         spec, (accelerator, proposal) = self._plan(context, local=False)
         if self.workspace_claim:
             pods.mount_workspace(
@@ -253,16 +261,17 @@ class YoloPodOperator(KubernetesPodOperator):
 
         Raises:
             YoloError: the run failed; its cause is the exception that KubernetesPodOperator raised.
+            StoreError: it could not be recorded; the pod is dealt with all the same.
         """
         original = sys.exception()
-        failed: YoloError | None = None
+        failed: Exception | None = None
         if remote_pod is not None and not self._killed:
             remote_pod = self._reread(remote_pod)
             spec = pods.read_job(remote_pod, container=self.base_container_name)
             if spec is not None:
                 try:
-                    self._take(spec, self._read_pod(remote_pod, spec))
-                except YoloError as error:
+                    self._take(spec, self._read_pod(remote_pod, spec, original))
+                except Exception as error:  # also a store that cannot be reached: the pod must be dealt with first
                     failed = error
         try:
             super().cleanup(pod=pod, remote_pod=remote_pod, xcom_result=xcom_result, context=context)
@@ -281,17 +290,15 @@ class YoloPodOperator(KubernetesPodOperator):
                 raise
             return remote_pod  # evicted or collected: the snapshot is all there is
 
-    def _read_pod(self, pod: k8s.V1Pod, spec: JobSpec) -> JobResult:
-        status = get_container_status(pod, self.base_container_name)
-        ended = status.state.terminated if status and status.state else None
+    def _read_pod(self, pod: k8s.V1Pod, spec: JobSpec, original: BaseException | None) -> JobResult:
+        ended = pods.how_it_ended(pod, self.base_container_name)
         if ended is not None and ended.message:
             try:
                 return JobResult.from_json(ended.message)
             except ContractError as error:
                 self.log.warning("The pod's answer cannot be read: %s", error)
-        return JobResult(
-            kind=spec.job.kind, try_number=spec.identity.try_number, failure=_failure_of_pod(pod, ended, spec)
-        )
+        failure = pods.failure_of(pod, spec, container=self.base_container_name, original=original)
+        return JobResult(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure)
 
     def _take(self, spec: JobSpec, result: JobResult) -> None:
         """Record a result; keep what the task returns, or raise what went wrong."""
@@ -322,8 +329,8 @@ class YoloPodOperator(KubernetesPodOperator):
                 f"lost: the pod of {self.task_id} is gone and its result was not read; the next try finds a finished"
                 " run in its folder and reports it again"
             )
-        # Set only now: earlier it would add the XCom sidecar to the pod.
-        self.do_xcom_push = True
+        # Set only now that the pod is gone, for the task runner, which pushes what is returned.
+        self.do_xcom_push = self._pushes_xcom
         return self._answer
 
     def _store(self) -> ProfileStore:
@@ -332,30 +339,3 @@ class YoloPodOperator(KubernetesPodOperator):
     @cached_property
     def _profile_hook(self) -> ProfileStoreHook:
         return ProfileStoreHook(self.profile_store_conn_id)
-
-
-def _failure_of_pod(pod: k8s.V1Pod, ended: Any, spec: JobSpec) -> Failure:
-    """How a pod ended that gave no readable answer."""
-    budget = spec.accelerator.memory_budget_bytes
-    if ended is not None and ended.reason == "OOMKilled":
-        limit = f"its memory limit of {budget:,} bytes" if budget else "its memory limit"
-        return Failure(
-            failure_class=FailureClass.HOST_OOM,
-            message=f"the container was OOMKilled (exit code {ended.exit_code}) at {limit}",
-            hint="the next try plans with this measured, and takes a smaller batch; or give more memory",
-            stage=spec.job.kind,
-            needed_bytes=budget,
-            budget_bytes=budget,
-        )
-    told = {
-        "phase": pod.status.phase,
-        "reason": pod.status.reason or (ended.reason if ended else None),
-        "exit_code": ended.exit_code if ended else None,
-        "message": pod.status.message,
-    }
-    return Failure(
-        failure_class=FailureClass.PREEMPTED if pod.status.reason in ("Evicted", "Preempting") else FailureClass.LOST,
-        message=f"pod {pod.metadata.name} ended without an answer: {json.dumps({k: v for k, v in told.items() if v})}",
-        hint="the next try resumes from the last whole epoch" if spec.job.kind == "train" else "",
-        stage=spec.job.kind,
-    )

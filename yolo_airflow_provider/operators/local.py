@@ -12,16 +12,17 @@ from pathlib import Path
 
 from yolo_airflow_provider.contract import (
     JOB_VARIABLE,
+    PARENT_VARIABLE,
     ContractError,
     Failure,
     FailureClass,
     JobResult,
     JobSpec,
+    failure_of_exit_code,
 )
 
-_PARENT_VARIABLE = "YOLO_PARENT_PID"
-GRACE_SECONDS = 15
-"""Between SIGTERM and SIGKILL: a batch ends and the result is written within seconds."""
+GRACE_SECONDS = 4
+"""Between SIGTERM and SIGKILL. Airflow's supervisor kills a task 5 s after it asked it to end."""
 
 _SIGNALS = {
     signal.SIGBUS: (FailureClass.SHM, "Bus error: /dev/shm is probably too small for the data loader"),
@@ -53,7 +54,7 @@ class LocalRun:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "yolo_airflow_provider.worker"],
             env=worker_environment(os.environ)
-            | {JOB_VARIABLE: self._spec.to_json(), _PARENT_VARIABLE: str(os.getpid())},
+            | {JOB_VARIABLE: self._spec.to_json(), PARENT_VARIABLE: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,7 +82,9 @@ class LocalRun:
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
         self._signal_group(signal.SIGKILL)  # also what outlived the worker, such as loader processes
-        process.wait()
+        # A limit, since a signal handler may run this while the same thread already waits for the process.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -101,9 +104,9 @@ class LocalRun:
             number = signal.Signals(-return_code)
             found, message = _SIGNALS.get(number, (FailureClass.CODE, f"ended by {number.name} without a result"))
             return self._failed(found, f"the worker was {message}" if found is FailureClass.LOST else message)
+        found = failure_of_exit_code(return_code, on_cpu=self._spec.accelerator.kind == "cpu")
         return self._failed(
-            FailureClass.LOST,
-            f"the worker ended with exit code {return_code} and without a result; see its log above",
+            found, f"the worker ended with exit code {return_code} and without a result; see its log above"
         )
 
     def _failed(self, failure_class: FailureClass, message: str) -> JobResult:

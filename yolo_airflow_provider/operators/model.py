@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from yolo_airflow_provider.contract import DatasetSummary, profile_name
 from yolo_airflow_provider.errors import BadInput
@@ -44,7 +44,6 @@ class ModelOperator(YoloPodOperator):
     """
 
     template_fields: Sequence[str] = (*YoloPodOperator.template_fields, *MODEL_PARAMETERS)
-    uses_accelerator: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -101,6 +100,7 @@ class ModelOperator(YoloPodOperator):
         batch: int | None,
         images: int | None,
         max_batch: int,
+        cached_in_memory: bool = False,
     ) -> tuple[Question, Choice]:
         """Ask the store and the planner.
 
@@ -117,6 +117,7 @@ class ModelOperator(YoloPodOperator):
             max_batch=max_batch,
         )
         try:
-            return question, choose(question, observations(self._store().evidence(key)))
+            known = observations(self._store().evidence(key), cached_in_memory=cached_in_memory)
+            return question, choose(question, known)
         except (NothingFits, ValueError) as error:
             raise BadInput(str(error)) from None

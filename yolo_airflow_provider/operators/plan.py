@@ -20,9 +20,11 @@ from yolo_airflow_provider.planner.choice import Choice, Question
 from yolo_airflow_provider.planner.evidence import Observation
 
 if TYPE_CHECKING:
-    from yolo_airflow_provider.profiles.records import DecisionRow, ProfileKey, RunKey, Stored
+    from yolo_airflow_provider.profiles.records import DecisionRow, MeasurementRow, ProfileKey, RunKey, Stored
 
 _MEMORY_OUTCOMES = {"gpu_oom", "host_oom"}
+_IN_MEMORY = {"ram", "True"}
+"""Ultralytics' values of `cache` that keep images in memory, as the store has them."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,17 @@ def profile_key(model: str, imgsz: int, *, amp: bool, accelerator: Accelerator) 
 
 
 def precision(amp: bool, accelerator: Accelerator) -> str:
-    """Ultralytics trains in mixed precision on accelerators only."""
+    """Ultralytics trains in mixed precision on GPUs only."""
     return "amp" if amp and accelerator.kind != "cpu" else "fp32"
 
 
-def observations(stored: Sequence[Stored]) -> list[Observation]:
-    """Measurements as the planner reads them."""
+def observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) -> list[Observation]:
+    """Measurements as the planner reads them; those that say nothing about the planned run are left out.
+
+    Args:
+        stored: of the same profile.
+        cached_in_memory: the planned run keeps the images in memory, which on `cpu` is the memory that is planned.
+    """
     return [
         Observation(
             id=item.id,
@@ -145,8 +152,17 @@ def observations(stored: Sequence[Stored]) -> list[Observation]:
             when=row.finished_at.strftime("%Y-%m-%d %H:%M"),
         )
         for item in stored
-        if (row := item.row).batch is not None
+        if (row := item.row).batch is not None and _tells(row, cached_in_memory)
     ]
+
+
+def _tells(row: MeasurementRow, cached_in_memory: bool) -> bool:
+    on_cpu = row.accelerator_kind == "cpu"
+    if on_cpu and cached_in_memory != (row.cache in _IN_MEMORY):
+        return False
+    # What a GPU pod's host memory did not hold says nothing about the device, and a run that broke off for another
+    # reason had not come to its peak.
+    return row.outcome in ("succeeded", "gpu_oom") or (row.outcome == "host_oom" and on_cpu)
 
 
 def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool) -> DecisionRow:

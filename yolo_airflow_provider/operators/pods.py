@@ -1,4 +1,4 @@
-"""A job as a pod: pure changes to the pod that KubernetesPodOperator built, and reading the job back from a pod.
+"""A job as a pod: pure changes to the pod that KubernetesPodOperator built, and reading back how it ended.
 
 The job travels on the pod itself, so that a retry which adopts an older pod records what that pod ran.
 """
@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow.providers.cncf.kubernetes.utils.container import get_container_status
 from kubernetes.client import models as k8s
 
-from yolo_airflow_provider.contract import JOB_VARIABLE, ContractError, JobSpec
+from yolo_airflow_provider.contract import (
+    JOB_VARIABLE,
+    ContractError,
+    Failure,
+    FailureClass,
+    JobSpec,
+    failure_of_exit_code,
+)
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
@@ -122,3 +130,89 @@ def _annotations(spec: JobSpec, accelerator: Accelerator) -> dict[str, str]:
         "batch": str(getattr(spec.job, "batch", "")),
     }
     return {ANNOTATION_PREFIX + name: value for name, value in named.items() if value}
+
+
+_WAITING_FOR_EVER = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError"}
+)
+"""Reasons of a container that waits which no waiting mends (kubelet's own names)."""
+
+
+def how_it_ended(pod: k8s.V1Pod, container: str) -> k8s.V1ContainerStateTerminated | None:
+    """The state of a container that has ended, None while it has not, or never started."""
+    status = get_container_status(pod, container)
+    return status.state.terminated if status and status.state else None
+
+
+def failure_of(pod: k8s.V1Pod, spec: JobSpec, *, container: str, original: BaseException | None) -> Failure:
+    """Why a pod gave no readable answer: from its container's state, its conditions and its own reason.
+
+    Args:
+        pod: as it was read last.
+        spec: the job it was given.
+        container: name of the worker's container.
+        original: the exception with which KubernetesPodOperator gave up, if it did.
+    """
+    ended = how_it_ended(pod, container)
+    on_cpu = spec.accelerator.kind == "cpu"
+    if ended is not None and ended.reason == "OOMKilled":
+        return _oom_killed(ended, spec, on_cpu=on_cpu)
+    if ended is None and (waiting := _why_it_waits(pod, container)) is not None:
+        return waiting.model_copy(update={"stage": spec.job.kind})
+    told = {
+        "phase": pod.status.phase,
+        "reason": pod.status.reason or (ended.reason if ended else None),
+        "exit_code": ended.exit_code if ended else None,
+        "message": pod.status.message,
+        "given up with": f"{type(original).__name__}: {original}"[:300] if original else None,
+    }
+    found = FailureClass.LOST
+    if pod.status.reason in ("Evicted", "Preempting", "Terminated"):
+        found = FailureClass.PREEMPTED
+    elif ended is not None:
+        found = failure_of_exit_code(ended.exit_code, on_cpu=on_cpu)
+    has = "ended" if ended is not None or pod.status.phase in ("Succeeded", "Failed") else "was given up"
+    return Failure(
+        failure_class=found,
+        message=f"pod {pod.metadata.name} {has} without an answer: "
+        + ", ".join(f"{name} {value}" for name, value in told.items() if value is not None),
+        hint="the next try resumes from the last whole epoch" if spec.job.kind == "train" else "",
+        stage=spec.job.kind,
+    )
+
+
+def _oom_killed(ended: k8s.V1ContainerStateTerminated, spec: JobSpec, *, on_cpu: bool) -> Failure:
+    # On `cpu` the container's limit is the budget that is planned with; on a GPU it is another memory.
+    budget = spec.accelerator.memory_budget_bytes if on_cpu else None
+    limit = f"its memory limit of {budget:,} bytes" if budget else "its memory limit"
+    less = "the next try plans with this measured, and takes a smaller batch; or give more memory"
+    more = "raise the container's memory limit (container_resources); this is not the GPU's memory"
+    return Failure(
+        failure_class=FailureClass.HOST_OOM,
+        message=f"the container was OOMKilled (exit code {ended.exit_code}) at {limit}",
+        hint=less if on_cpu else more,
+        stage=spec.job.kind,
+        needed_bytes=budget,
+        budget_bytes=budget,
+    )
+
+
+def _why_it_waits(pod: k8s.V1Pod, container: str) -> Failure | None:
+    """Why a pod never started: no node, or no image."""
+    status = get_container_status(pod, container)
+    waiting = status.state.waiting if status and status.state else None
+    if waiting is not None and waiting.reason in _WAITING_FOR_EVER:
+        image = _container(pod, container).image
+        return Failure(
+            failure_class=FailureClass.IMAGE,
+            message=f"image {image} did not start: {waiting.reason}: {waiting.message or 'no message'}",
+            hint="check the image's name and the node's access to its registry",
+        )
+    for condition in pod.status.conditions or []:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return Failure(
+                failure_class=FailureClass.UNSCHEDULABLE,
+                message=f"no node took pod {pod.metadata.name}: {condition.message or condition.reason}",
+                hint="ask for a resource that a node offers, or wait longer (schedule_timeout_seconds)",
+            )
+    return None

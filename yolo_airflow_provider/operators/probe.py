@@ -41,7 +41,11 @@ class ProfileProbeOperator(ModelOperator):
         common = self._common(source)
         batches = self._batches(source.images)
         # Refuses a budget that holds no training at all, before a probe is spent on it.
-        self._choose(common, accelerator, batch=None, images=source.images, max_batch=max(batches))
+        _, choice = self._choose(common, accelerator, batch=None, images=source.images, max_batch=max(batches))
+        known = {candidate.batch for candidate in choice.candidates if candidate.ran_out}
+        if known:
+            batches = [batch for batch in batches if batch < min(known)] or [1]
+            self.log.info("batch %d is known to run out of memory; probing %s", min(known), batches)
         job = ProbeJob(**common, batches=tuple(batches), steps=parameters.whole_number("steps", self.steps, least=1))
         shared = pods.shm_bytes(batch=max(batches), imgsz=job.imgsz, workers=job.workers)
         return Proposal(job, amp=job.amp, shared_bytes=shared if job.workers else 0)

@@ -14,6 +14,7 @@ from yolo_airflow_provider.contract import (
     JobResult,
     JobSpec,
     Measurement,
+    TrainJob,
     profile_name,
 )
 from yolo_airflow_provider.operators.plan import run_key
@@ -27,9 +28,7 @@ def measurement_rows(spec: JobSpec, result: JobResult, dataset: DatasetSummary |
     common = _common(spec, result, result.dataset or dataset) | {"key": run_key(identity)}
     outcome = result.failure.failure_class.value if result.failure else "succeeded"
     if not result.measurements:
-        batch = getattr(spec.job, "batch", None)
-        peak = result.failure.needed_bytes if result.failure else None
-        return [MeasurementRow(part=spec.job.kind, outcome=outcome, batch=batch, peak_device_bytes=peak, **common)]
+        return [MeasurementRow(part=spec.job.kind, outcome=outcome, **(common | _unmeasured(spec, result)))]
     return [_row(measurement, common) for measurement in result.measurements]
 
 
@@ -92,6 +91,21 @@ def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
     return MeasurementRow(outcome=failure.value if failure else "succeeded", **(common | fields))
 
 
+def _unmeasured(spec: JobSpec, result: JobResult) -> dict[str, Any]:
+    """What is known of a run that measured nothing, from its job: enough for an out-of-memory to be evidence."""
+    job = spec.job
+    if not isinstance(job, TrainJob):
+        return {}
+    on_cpu = spec.accelerator.kind == "cpu"
+    return {
+        "batch": job.batch,
+        "precision": "amp" if job.amp and not on_cpu else "fp32",
+        "optimizer": job.optimizer,
+        "workers": 0 if on_cpu else job.workers,
+        "peak_device_bytes": result.failure.needed_bytes if result.failure else None,
+    }
+
+
 def _common(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) -> dict[str, Any]:
     job, given, seen, facts, train = (
         spec.job,
@@ -124,8 +138,8 @@ def _common(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) ->
         "torch_version": seen.torch if seen else None,
         "ultralytics_version": seen.ultralytics if seen else None,
         "accelerator_kind": given.kind,
-        # What the device calls itself, as long as it was not planned by name: evidence is found by it.
-        "product": given.product or (seen.product if seen and given.kind != "cpu" else ""),
+        "product": given.product,
+        "device_name": seen.product if seen else None,
         "mig_profile": given.mig_profile,
         "budget_bytes": given.memory_budget_bytes,
         "multiprocessors": seen.multiprocessors if seen else None,

@@ -64,18 +64,20 @@ class MigTrainOperator(ModelOperator):
     def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
         source = read_data(self.data)
         common = self._common(source)
+        cache = self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache)
         question, choice = self._choose(
             common,
             accelerator,
             batch=parameters.batch_size(self.batch),
             images=source.images,
             max_batch=parameters.whole_number("max_batch", self.max_batch, least=1),
+            cached_in_memory=cache in (True, "ram"),
         )
         job = TrainJob(
             **common,
             epochs=parameters.whole_number("epochs", self.epochs, least=1),
             batch=choice.batch,
-            cache=self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache),
+            cache=cache,
             resume=parameters.switch("resume", self.resume),
             overrides=dict(self.train_arguments or {}),
         )

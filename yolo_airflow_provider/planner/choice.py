@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -61,6 +61,8 @@ class Candidate:
     expected_bytes: int | None
     high_bytes: int | None
     why_not: str
+    ran_out: bool = False
+    """It, or a smaller one, ran out of as much memory before."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
 def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
     estimate = model.estimate(batch)
     budget = question.accelerator.memory_bytes
-    if (failed := model.known_not_to_fit(batch, budget)) is not None:
+    failed = model.known_not_to_fit(batch, budget)
+    if failed is not None:
         why = f"batch {failed.batch} ran out of memory in {_gib(failed.budget_bytes)} (measurement {failed.id})"
     elif estimate is None:
         why = "nothing measured"
@@ -172,6 +175,7 @@ def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
         expected_bytes=estimate.expected_bytes if estimate else None,
         high_bytes=estimate.high_bytes if estimate else None,
         why_not=why,
+        ran_out=failed is not None,
     )
 
 
@@ -206,9 +210,7 @@ def _fallback(question: Question, model: MemoryModel) -> int:
 
 
 def _why(memory: Estimate | None, fits: bool) -> Why:
-    if memory is None or not fits:
-        return "fallback"
-    return "fallback" if memory.basis == "unknown" else memory.basis
+    return memory.basis if memory is not None and fits else "fallback"
 
 
 def _usable(question: Question) -> int:
@@ -229,7 +231,7 @@ def _explained(candidates: Sequence[Candidate], chosen: int) -> tuple[Candidate,
     return tuple(
         candidate
         if candidate.why_not or candidate.batch == chosen
-        else Candidate(candidate.batch, candidate.expected_bytes, candidate.high_bytes, "smaller than what fits")
+        else replace(candidate, why_not="smaller than what fits")
         for candidate in candidates
     )
 

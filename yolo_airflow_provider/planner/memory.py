@@ -30,10 +30,14 @@ to 12 % on `cpu` through heap fragmentation, repeated trainings by less than 8 %
 EXTRAPOLATION_SPREAD = 0.04
 """Added a doubling of the batch beyond the largest one measured."""
 
+LEVER = 1.5
+"""Largest over smallest batch from which two trainings make a line. Nearer ones differ by less than a repetition
+does, and their slope would be noise."""
+
 RETRY_HEADROOM = 1.05
 """What ran out of memory needed more than it had reached; by at least this is assumed."""
 
-Basis = Literal["measured", "line", "scaled", "unknown"]
+Basis = Literal["measured", "line", "scaled"]
 
 
 @dataclass(frozen=True)
@@ -127,23 +131,24 @@ class MemoryModel:
 def fit(evidence: Evidence) -> MemoryModel:
     """The memory model that the evidence bears.
 
-    Two or more trained batches make the line by themselves. Otherwise the probe's points do, and trainings correct
-    its height. Failures only ever raise an estimate.
+    The probe's points make the line, and trainings correct its height. Without a probe, trainings make it where
+    their batches lie apart. Failures only ever raise an estimate.
     """
     trained = largest_by_batch(evidence.runs)
     probed = largest_by_batch(evidence.probes)
     ratio, spread, single = PROBE_TO_RUN, PROBE_SPREAD, None
-    line = _least_squares(trained) if len(trained) > 1 else None
-    if line is not None:
-        ratio, spread = 1.0, RUN_SPREAD
-    elif len(probed) > 1:
+    line = None
+    if len(probed) > 1:
         line = _least_squares(probed)
-        if trained and line is not None:
+        if trained:
             ratio = median(peak / line.at(batch) for batch, peak in trained.items())
             spread = RUN_SPREAD
-    if line is None and trained:
-        single, ratio, spread = next(iter(trained.items())), 1.0, RUN_SPREAD
-    elif line is None and probed:
+    elif trained and max(trained) >= LEVER * min(trained):
+        line, ratio, spread = _least_squares(trained), 1.0, RUN_SPREAD
+    elif trained:
+        # The largest peak at the smallest batch bounds what lies above it.
+        single, ratio, spread = (min(trained), max(trained.values())), 1.0, RUN_SPREAD
+    elif probed:
         single = next(iter(probed.items()))
     if line is not None:
         # What ran out of memory lies above its budget, so the line must too.

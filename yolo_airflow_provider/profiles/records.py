@@ -71,6 +71,9 @@ class MeasurementRow:
     # Where.
     accelerator_kind: str | None = None
     product: str | None = None
+    """As it was planned for; evidence is found by it. None where only a profile was named, and on `cpu`."""
+    device_name: str | None = None
+    """As the device called itself."""
     mig_profile: str | None = None
     budget_bytes: int | None = None
     multiprocessors: int | None = None
@@ -130,7 +133,7 @@ class DecisionRow:
     budget_bytes: int | None
     batch: int
     basis: str
-    """`measured`, `line`, `fallback` or `given`."""
+    """`measured`, `line`, `scaled`, `fallback` or `given`."""
     sentence: str
     margin_percent: float
     predicted_bytes: int | None = None

@@ -28,7 +28,7 @@ OUTCOMES = (
     "code",
     "lost",
 )
-BASES = ("measured", "line", "fallback", "given")
+BASES = ("measured", "line", "scaled", "fallback", "given")
 
 RUN_KEY = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 """Columns of a `RunKey`."""
@@ -38,8 +38,8 @@ VIEWS = ("prediction_error", "oom_history", "usage_by_dag", "resource_card", "mo
 # A partial index serves a query only if the query repeats its condition with the same literals, never with
 # bound parameters, so that both take this text.
 EVIDENCE = (
-    "kind IN ('train', 'probe')"
-    " AND (peak_device_bytes IS NOT NULL OR outcome IN ('gpu_oom', 'host_oom'))"
+    "kind IN ('train', 'probe') AND"
+    " (outcome IN ('gpu_oom', 'host_oom') OR (outcome = 'succeeded' AND peak_device_bytes IS NOT NULL))"
 )  # fmt: skip
 
 
@@ -212,6 +212,7 @@ measurement = sa.Table(
     # Where.
     _text("accelerator_kind"),
     _text("product"),
+    _text("device_name"),
     _text("mig_profile"),
     _integer("multiprocessors"),
     _number("cpu_cores"),

@@ -7,6 +7,7 @@ torn file and nothing else. `AtomicCheckpoints` lets the trainer write beside th
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ class AtomicCheckpoints(_Trainer):
         """
         last, best = self.last, self.best
         new_last, new_best = (path.with_name(f".{path.name}.tmp") for path in (last, best))
+        for leftover in (new_last, new_best):
+            # A kill may have left a torn one; this epoch may not be the best, and would then put it in place.
+            leftover.unlink(missing_ok=True)
         try:
             self.last, self.best = new_last, new_best
             saved = super().save_model()
@@ -64,24 +68,53 @@ class Checkpoint:
     finished: bool
 
 
-def newest(weights_folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that loads, None where there is none. Torn files are named in the log and passed over."""
-    found = [_load(weights_folder / name) for name in ("last.pt", PREVIOUS)]
+def newest(weights_folder: Path, *, trusted: bool) -> Checkpoint | None:
+    """The newest checkpoint that loads, None where there is none. Torn files are named in the log and passed over.
+
+    Args:
+        weights_folder: of the training.
+        trusted: the job's model may hold classes beyond the known ones, and so may its checkpoints.
+    """
+    found = [_load(weights_folder / name, trusted=trusted) for name in ("last.pt", PREVIOUS)]
     return max((c for c in found if c is not None), key=lambda c: (c.finished, c.epochs_done), default=None)
 
 
-def _load(path: Path) -> Checkpoint | None:
+def mend_best(weights_folder: Path, checkpoint: Checkpoint, *, trusted: bool) -> None:
+    """Replace a best.pt that does not load by the checkpoint that training goes on from.
+
+    The trainer strips best.pt in place when it ends; a kill in that moment tears it, and no later try could end.
+    """
+    best = weights_folder / "best.pt"
+    if best.exists() and _load(best, trusted=trusted) is None:
+        temporary = best.with_name(f".{best.name}.mend")
+        shutil.copyfile(checkpoint.path, temporary)
+        temporary.replace(best)
+
+
+def strip(path: Path) -> None:
+    """Take the optimizer out of a checkpoint, as the trainer does at its end, in one step; nothing if there is none."""
+    from ultralytics.utils.torch_utils import strip_optimizer
+
+    if path.exists():
+        temporary = path.with_name(f".{path.name}.strip")
+        strip_optimizer(path, s=str(temporary))
+        sync_file(temporary)
+        temporary.replace(path)
+
+
+def _load(path: Path, *, trusted: bool) -> Checkpoint | None:
     if not path.exists():
         return None
     try:
         from ultralytics.nn.tasks import torch_safe_load
 
         # Our own trainer wrote it, but the volume is shared: nothing but known classes is reconstructed.
-        checkpoint: dict[str, Any] = torch_safe_load(str(path), safe_only=True)[0]
+        checkpoint: dict[str, Any] = torch_safe_load(str(path), safe_only=not trusted)[0]
         epoch = int(checkpoint["epoch"])
         finished = epoch < 0
         results = checkpoint.get("train_results") or {}
-        done = len(results.get("epoch", ())) if finished else epoch + 1
+        # Numbers and not rows: a retrained epoch is in results.csv twice.
+        done = int(max(results.get("epoch") or [0])) if finished else epoch + 1
     except Exception as error:
         size = path.stat().st_size if path.exists() else 0
         why = f"{type(error).__name__}: {str(error)[:120]}"

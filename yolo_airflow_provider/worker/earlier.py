@@ -33,6 +33,21 @@ def marker(run_folder: Path) -> Path:
     return run_folder / _MARKER
 
 
+def set_aside(run_folder: Path, training_folder: Path) -> Path:
+    """Move another training out of the way, with its results and epochs; returns where it is kept.
+
+    The results go first: were they left when the folder is gone, they would pass for the next training's.
+    """
+    for file in (*run_folder.glob("result-*.json"), run_folder / "epochs.jsonl"):
+        if file.exists():
+            file.replace(training_folder / file.name)
+    number = 1
+    while (aside := run_folder / f"{training_folder.name}-before-{number}").exists():
+        number += 1
+    training_folder.rename(aside)
+    return aside
+
+
 def finished(spec: JobSpec, job: TrainJob) -> JobResult | None:
     """The result of an earlier try that finished this training, None where there is none.
 

@@ -12,6 +12,7 @@ import torch
 
 from yolo_airflow_provider.contract import ExportJob, ExportSummary, FailureClass, JobResult, JobSpec
 from yolo_airflow_provider.worker import models
+from yolo_airflow_provider.worker.data import images_of, read_dataset
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.files import make_folder
 from yolo_airflow_provider.worker.log import say
@@ -134,15 +135,9 @@ def _export(weights: Path, job: ExportJob) -> Path:
 
 def _images(job: ExportJob) -> list[Path]:
     """Real images to compare on: the first of the validation split, in order of name."""
-    from ultralytics.data.utils import IMG_FORMATS, check_det_dataset
-
     if job.data is None:
         raise _refused("no data set was given to compare the artefact on", "pass data= as to the training")
-    description = check_det_dataset(str(job.data), autodownload=False)
-    places = description["val"] if isinstance(description["val"], list) else [description["val"]]
-    files = sorted(
-        file for place in places for file in Path(place).rglob("*") if file.suffix[1:].lower() in IMG_FORMATS
-    )
+    files = images_of(read_dataset(job.data), "val")
     if not files:
         raise _refused(f"the validation split of {job.data} has no image", "compare on a data set with images")
     return files[: job.images]

@@ -38,8 +38,8 @@ _HINTS = {
     FailureClass.HOST_OOM: "the next try plans with this measured, and takes a smaller batch; or give more memory",
     FailureClass.SHM: "make /dev/shm larger (a memory emptyDir) or use fewer data loader workers",
     FailureClass.DISK_FULL: "free space on the workspace volume, or give it a larger one",
-    FailureClass.GPU_LOST: "the device went away; the next try resumes with the same plan on another one",
-    FailureClass.PREEMPTED: "the next try resumes from the last whole epoch with the same plan",
+    FailureClass.GPU_LOST: "the device went away; the next try resumes from the last whole epoch",
+    FailureClass.PREEMPTED: "the next try resumes from the last whole epoch",
 }
 
 

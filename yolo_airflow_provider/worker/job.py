@@ -15,12 +15,14 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 
 from yolo_airflow_provider.contract import (
     EXIT_OUT_OF_MEMORY,
     EXIT_PREEMPTED,
     JOB_VARIABLE,
     MEMORY_FAILURES,
+    PARENT_VARIABLE,
     ContractError,
     Failure,
     FailureClass,
@@ -34,8 +36,6 @@ from yolo_airflow_provider.worker.failures import JobError, classify, describe_f
 from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import gib, say
 
-PARENT_VARIABLE = "YOLO_PARENT_PID"
-"""Set by the local execution: end when this process ends."""
 _DEFAULT_RESULT_PATH = "/dev/termination-log"
 _PR_SET_PDEATHSIG = 1
 
@@ -47,6 +47,8 @@ def main(environment: Mapping[str, str] | None = None) -> int:
     """
     variables = os.environ if environment is None else environment
     _end_with_parent(variables)
+    # PID 1 of a container ignores SIGTERM unless it says otherwise. Jobs that go by batches wait for one to end.
+    signal.signal(signal.SIGTERM, _stopped)
     text = variables.get(JOB_VARIABLE, "")
     try:
         spec = JobSpec.from_json(text)
@@ -92,6 +94,10 @@ class _Work:
         self._context: Callable[[], JobResult] = lambda: JobResult(kind=spec.job.kind)
 
     def do(self) -> JobResult:
+        with self._guarded():
+            return self._do()
+
+    def _do(self) -> JobResult:
         job = self._spec.job
         if job.kind == "preprocess":
             from yolo_airflow_provider.worker.dataset import preprocess
@@ -105,17 +111,19 @@ class _Work:
             return found
         offline.prepare(Path(self._spec.run_folder), trusted_weights=job.trusted_weights)
         offline.quieten()
-        with self._guarded():
-            if job.kind == "export":
-                from yolo_airflow_provider.worker.export import export
+        if job.kind == "export":
+            from yolo_airflow_provider.worker.export import export
 
-                return export(self._spec, job)
-            return self._measure(job)
+            return export(self._spec, job)
+        return self._measure(job)
 
     def failed(self, failure: Failure) -> JobResult:
         """The result of a failure with everything that was measured up to it."""
-        context = self._context()
-        measurements = self._measured(failure.failure_class)
+        try:
+            context, measurements = self._context(), self._measured(failure.failure_class)
+        except Exception as error:  # a lost GPU answers no question any more, and the failure must be told
+            say(f"nothing more can be measured: {type(error).__name__}: {str(error)[:200]}")
+            context, measurements = JobResult(kind=self._spec.job.kind), ()
         peaks = [m.peak_device_bytes for m in measurements if m.peak_device_bytes and m.failure_class]
         if failure.failure_class in MEMORY_FAILURES and failure.needed_bytes is None and peaks:
             failure = failure.model_copy(update={"needed_bytes": max(peaks)})
@@ -174,6 +182,10 @@ class _Work:
         _answer(result, Path(self._spec.result_path), run_folder=Path(self._spec.run_folder))
         sys.stdout.flush()
         os._exit(exit_code(result.failure))
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    raise JobError(FailureClass.PREEMPTED, "the run was asked to stop (SIGTERM)", stage="setup")
 
 
 def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) -> None:

@@ -1,11 +1,12 @@
 """Ultralytics without the network: no font, weight or AMP-check download, no analytics, no integrations.
 
 Ultralytics 8.4 reads its switches while it is imported, so `prepare` has to run before the first import of it. All
-of it uses public switches: environment variables, `SETTINGS`, and files that are looked for before a download.
+of it uses public switches: environment variables, its settings file, and files that it looks for before a download.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -25,7 +26,7 @@ _SWITCHES = {
     "MPLBACKEND": "Agg",
 }
 
-# Integrations report to servers or write elsewhere; a run's results are the provider's to keep.
+# Analytics and integrations report to servers or write elsewhere; a run's results are the provider's to keep.
 _SETTINGS_OFF = (
     "sync",
     "clearml",
@@ -38,6 +39,9 @@ _SETTINGS_OFF = (
     "vscode_msg",
     "openvino_msg",
 )
+
+# Ultralytics' own places, which would otherwise be the current folder or the checkout that it is installed in.
+_PLACES = ("weights_dir", "runs_dir", "datasets_dir")
 
 # The names that ultralytics/data/utils.py and utils/plotting.py look for in the configuration folder, and download
 # when they are absent. Matplotlib ships a font that covers both alphabets.
@@ -61,17 +65,21 @@ def prepare(run_folder: Path, *, trusted_weights: bool = False) -> None:
         os.environ["ULTRALYTICS_SAFE_LOAD"] = "false"
     configuration = make_folder(run_folder / ".ultralytics")
     os.environ["YOLO_CONFIG_DIR"] = str(configuration)
-    _place_fonts(make_folder(configuration / "Ultralytics"))
+    user_folder = make_folder(configuration / "Ultralytics")
+    _place_fonts(user_folder)
+    # A settings file that lacks keys is completed with defaults when it is read, and keeps what it has.
+    settings: dict[str, object] = dict.fromkeys(_SETTINGS_OFF, False)
+    settings |= {place: str(configuration / place.removesuffix("_dir")) for place in _PLACES}
+    (user_folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def quieten() -> None:
-    """Import Ultralytics, turn its integrations off and its log down to warnings.
+    """Import Ultralytics and turn its log down to warnings.
 
     Its progress bars follow the log's level. One line an epoch is written by the worker itself.
     """
-    from ultralytics.utils import LOGGER, SETTINGS
+    from ultralytics.utils import LOGGER
 
-    SETTINGS.update(dict.fromkeys(_SETTINGS_OFF, False))
     LOGGER.setLevel(logging.WARNING)
 
 
@@ -83,20 +91,11 @@ def place_amp_check_model() -> Path:
     either precision, so the check passes; cards with broken AMP are listed by name in the check itself.
     """
     from ultralytics import YOLO
-    from ultralytics.utils import SETTINGS
-
-    folder = make_folder(Path(os.environ["YOLO_CONFIG_DIR"]) / "weights")
-    SETTINGS.update({"weights_dir": str(folder)})
-    path = folder / f"{_AMP_CHECK_MODEL}.pt"
-    if not path.exists():
-        YOLO(f"{_AMP_CHECK_MODEL}.yaml").save(path)
-    # utils/checks.py takes the folder from a constant that was read at import.
     from ultralytics.utils import WEIGHTS_DIR
 
-    constant = Path(WEIGHTS_DIR) / path.name
-    if not constant.exists():
-        make_folder(constant.parent)
-        shutil.copyfile(path, constant)
+    path = make_folder(Path(WEIGHTS_DIR)) / f"{_AMP_CHECK_MODEL}.pt"
+    if not path.exists():
+        YOLO(f"{_AMP_CHECK_MODEL}.yaml").save(path)
     return path
 
 

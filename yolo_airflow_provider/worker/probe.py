@@ -8,7 +8,6 @@ heap that a larger batch left behind would hide what a smaller one needs.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,12 @@ from yolo_airflow_provider.contract import (
     ProbeJob,
 )
 from yolo_airflow_provider.worker import models
+from yolo_airflow_provider.worker.data import images_of, read_dataset
 from yolo_airflow_provider.worker.failures import JobError, classify
 from yolo_airflow_provider.worker.log import gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument
-from yolo_airflow_provider.worker.trainer import Preemption, trainer_class, training_arguments
+from yolo_airflow_provider.worker.trainer import Preemption, make_trainer, training_arguments
 
 WARM_UP_STEPS = 1
 """The first step builds autograd's and the allocator's caches; its time says nothing about the others."""
@@ -71,7 +71,7 @@ class Probe:
             JobError: bad input; or not even the first batch fits.
         """
         source = models.resolve(self._job.model, trusted_weights=self._job.trusted_weights)
-        crowd = _read_crowd(Path(self._job.data))
+        crowd = _read_crowd(self._job.data)
         too_large = [batch for batch in self._job.batches if batch > len(crowd.train)]
         if too_large:
             raise JobError(
@@ -116,7 +116,7 @@ class Probe:
         )
         # nbs=batch makes every step an optimizer step; a probe's weights are nobody's.
         arguments |= {"nbs": batch, "save": False, "patience": 0, "close_mosaic": 0}
-        trainer = trainer_class(self._job.task)(overrides=arguments)
+        trainer = make_trainer(self._job.task, arguments)
         self._device.release()
         instrument = Instrument(self._device, try_number=self._spec.identity.try_number)
         self._running = (instrument, batch)
@@ -159,30 +159,21 @@ class Probe:
         self._optimizer = type(trainer.optimizer).__name__
 
 
-def _read_crowd(data_yaml: Path) -> _Crowd:
+def _read_crowd(data: str) -> _Crowd:
     """Read the prepared data set; ties are broken by name, so that a probe repeats itself."""
-    from ultralytics.data.utils import IMG_FORMATS, check_det_dataset, img2label_paths
+    from ultralytics.data.utils import img2label_paths
 
-    description = check_det_dataset(str(data_yaml), autodownload=False)
+    description = read_dataset(data)
 
     def ordered(split: str) -> list[tuple[Path, Path]]:
-        places = description[split] if isinstance(description[split], list) else [description[split]]
-        listed = (file for place in places for file in _listed(Path(place)))
-        images = sorted(str(file) for file in listed if file.suffix[1:].lower() in IMG_FORMATS)
-        pairs = [(Path(image), Path(label)) for image, label in zip(images, img2label_paths(images), strict=True)]
+        images = images_of(description, split)
+        labels = img2label_paths([str(image) for image in images])
+        pairs = list(zip(images, map(Path, labels), strict=True))
         return sorted(pairs, key=lambda pair: (-_objects(pair[1]), str(pair[0])))
 
-    raw = yaml.safe_load(data_yaml.read_text(encoding="utf-8"))
+    raw = yaml.safe_load(Path(data).read_text(encoding="utf-8"))
     kept = {key: raw[key] for key in ("kpt_shape", "flip_idx") if key in raw}
     return _Crowd(ordered("train"), ordered("val"), {"names": description["names"], **kept})
-
-
-def _listed(place: Path) -> Iterable[Path]:
-    """The files of a split: a folder, or a text file that lists them."""
-    if place.is_dir():
-        return place.rglob("*")
-    lines = place.read_text(encoding="utf-8").splitlines()
-    return (place.parent / line.strip() for line in lines if line.strip())
 
 
 def _objects(label: Path) -> int:

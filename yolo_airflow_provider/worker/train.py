@@ -18,14 +18,15 @@ from yolo_airflow_provider.contract import (
     TrainSummary,
 )
 from yolo_airflow_provider.worker import models
-from yolo_airflow_provider.worker.checkpoints import Checkpoint, newest
-from yolo_airflow_provider.worker.earlier import identity as job_identity, marker, read_identity
+from yolo_airflow_provider.worker.checkpoints import Checkpoint, mend_best, newest, strip
+from yolo_airflow_provider.worker.data import read_dataset
+from yolo_airflow_provider.worker.earlier import identity as job_identity, marker, read_identity, set_aside
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import duration, gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
-from yolo_airflow_provider.worker.trainer import Preemption, trainer_class, training_arguments
+from yolo_airflow_provider.worker.trainer import Preemption, make_trainer, training_arguments
 
 
 class Training:
@@ -50,9 +51,10 @@ class Training:
             JobError: bad input, out of memory, asked to stop.
         """
         source = models.resolve(self._job.model, trusted_weights=self._job.trusted_weights)
+        read_dataset(self._job.data)
         checkpoint = self._found_checkpoint()
         if checkpoint is not None and (checkpoint.finished or checkpoint.epochs_done >= self._job.epochs):
-            return self._finish_earlier(checkpoint, source.name)
+            return self._finish_earlier(checkpoint, source.name, preemption)
         trainer = self._trainer(source, checkpoint)
         self._instrument.attach(trainer)
         preemption.attach(trainer)
@@ -91,18 +93,14 @@ class Training:
         if self._folder.exists() and (earlier != identity or not self._job.resume):
             changed = sorted(key for key in identity if (earlier or {}).get(key) != identity[key])
             why = f"{', '.join(changed)} changed" if changed else "resume=False"
-            aside = self._aside()
+            aside = set_aside(self._run_folder, self._folder)
             say(f"the folder holds another training ({why}): it is kept as {aside.name}, this one starts anew")
-            self._folder.rename(aside)
         make_folder(self._folder)
         write_atomically(marker(self._run_folder), json.dumps(identity))
-        return newest(self._folder / "weights")
-
-    def _aside(self) -> Path:
-        number = 1
-        while (aside := self._run_folder / f"train-before-{number}").exists():
-            number += 1
-        return aside
+        checkpoint = newest(self._folder / "weights", trusted=self._job.trusted_weights)
+        if checkpoint is not None:
+            mend_best(self._folder / "weights", checkpoint, trusted=self._job.trusted_weights)
+        return checkpoint
 
     def _trainer(self, source: models.ModelSource, checkpoint: Checkpoint | None) -> Any:
         arguments = training_arguments(
@@ -118,7 +116,7 @@ class Training:
             self._resumed_epochs = checkpoint.epochs_done
             say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}")
             arguments |= {"resume": str(checkpoint.path), "model": str(checkpoint.path)}
-        return trainer_class(self._job.task)(overrides=arguments)
+        return make_trainer(self._job.task, arguments)
 
     def _built(self, trainer: Any, name: str) -> None:
         """Setup is over: keep the architecture's facts, refuse what the trainer would have bent in silence."""
@@ -157,6 +155,9 @@ class Training:
 
     def _result(self, metrics: dict[str, float], *, epochs_done: int, notes: tuple[str, ...] = ()) -> JobResult:
         weights = Path("train") / "weights"
+        best = weights / "best.pt"
+        if not (self._run_folder / best).exists():
+            best = weights / "last.pt"  # no epoch had a fitness, NaN say
         return JobResult(
             kind="train",
             try_number=self._spec.identity.try_number,
@@ -167,7 +168,7 @@ class Training:
                 epochs=self._job.epochs,
                 epochs_done=epochs_done,
                 resumed_epochs=self._resumed_epochs,
-                best_weights=str(weights / "best.pt"),
+                best_weights=str(best),
                 last_weights=str(weights / "last.pt"),
                 metrics=metrics,
                 training_seconds=round(time.monotonic() - self._started, 3),
@@ -175,24 +176,22 @@ class Training:
             notes=notes,
         )
 
-    def _finish_earlier(self, checkpoint: Checkpoint, name: str) -> JobResult:
+    def _finish_earlier(self, checkpoint: Checkpoint, name: str, preemption: Preemption) -> JobResult:
         """An earlier try trained every epoch but its result was not read: validate the best weights and report."""
         from ultralytics import YOLO
-        from ultralytics.utils.torch_utils import strip_optimizer
 
         note = (
             f"an earlier try finished all {checkpoint.epochs_done} epochs; its weights are validated, not trained again"
         )
         say(note)
         weights = self._folder / "weights"
-        if not checkpoint.finished:
-            for file in (weights / "last.pt", weights / "best.pt"):
-                if file.exists():
-                    strip_optimizer(file)
+        for file in (weights / "last.pt", weights / "best.pt"):
+            strip(file)
         best = weights / "best.pt"
         model = YOLO(best if best.exists() else checkpoint.path)
         self._facts = models.facts(model.model, name=name, task=self._job.task, imgsz=self._job.imgsz)
         self._resumed_epochs = checkpoint.epochs_done
+        preemption.attach(model)
         metrics = model.val(
             data=self._job.data,
             imgsz=self._job.imgsz,

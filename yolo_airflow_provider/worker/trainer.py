@@ -29,6 +29,26 @@ def trainer_class(task: str) -> type[Any]:
     return type(f"Atomic{base.__name__}", (AtomicCheckpoints, base), {})
 
 
+def make_trainer(task: str, arguments: dict[str, Any]) -> Any:
+    """A trainer with its arguments checked.
+
+    Raises:
+        JobError: an argument that Ultralytics does not know or take, by its name.
+    """
+    from ultralytics.cfg import get_cfg
+
+    try:
+        get_cfg(overrides=arguments)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise JobError(
+            FailureClass.DATA,
+            f"a training argument is wrong: {' '.join(str(error).split())[:300]}",
+            hint="see train_arguments and optimizer",
+            stage="setup",
+        ) from error
+    return trainer_class(task)(overrides=arguments)
+
+
 def training_arguments(
     job: TrainJob | ProbeJob,
     source: ModelSource,
@@ -72,7 +92,7 @@ class Preemption:
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def attach(self, trainer: Any) -> None:
-        """Check between the trainer's and its validator's batches."""
+        """Check between the batches of a trainer and its validator, or of a model that validates."""
         trainer.add_callback("on_train_batch_end", self._check)
         trainer.add_callback("on_val_batch_end", self._check)
 

@@ -6,6 +6,7 @@ at the edges of phases, and two clocks a batch.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -209,7 +210,7 @@ class Instrument:
             validation_peak_bytes=epoch.validation.device_bytes,
             data_wait_percent=_rounded(100 * epoch.wait_seconds / epoch.train_seconds if epoch.train_seconds else None),
             iowait_percent=_rounded(use.iowait_percent),
-            losses={name: round(float(value), 5) for name, value in (trainer.tloss or {}).items()},
+            losses=_finite(trainer.tloss or {}),
             metrics=plain_metrics(trainer.metrics or {}),
         )
         self.epochs.append(record)
@@ -226,11 +227,13 @@ def verdict(data_wait_percent: float | None) -> str | None:
 
 def plain_metrics(metrics: dict[str, Any]) -> dict[str, float]:
     """Ultralytics' metrics by their plain names: `metrics/mAP50(B)` is `mAP50`; validation losses are left out."""
-    return {
-        name.removeprefix("metrics/").removesuffix("(B)"): round(float(value), 5)
-        for name, value in metrics.items()
-        if name.startswith("metrics/")
-    }
+    named = {name.removeprefix("metrics/").removesuffix("(B)"): metrics[name] for name in metrics if "metrics/" in name}
+    return _finite(named)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, float]:
+    """Numbers that JSON and the store can hold. A loss that diverged is NaN: not measured, rather than wrong."""
+    return {name: round(float(value), 5) for name, value in values.items() if math.isfinite(float(value))}
 
 
 def _larger(one: int | None, other: int | None) -> int | None:
@@ -238,4 +241,4 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return None if value is None or not math.isfinite(value) else round(value, 4)

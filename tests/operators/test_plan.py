@@ -1,0 +1,74 @@
+"""Which measurements count as evidence, and that the store takes every choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+
+from yolo_airflow_provider.contract import Accelerator as Given, Identity, JobSpec, TrainJob
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
+from yolo_airflow_provider.operators.plan import decision_row, observations
+from yolo_airflow_provider.planner.choice import Choice, Question, Why
+from yolo_airflow_provider.profiles.records import MeasurementRow, RunKey, Stored
+
+
+def stored(**changes: Any) -> Stored:
+    key = RunKey(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+    row = MeasurementRow(
+        key=key,
+        part="train",
+        kind="train",
+        outcome="succeeded",
+        finished_at=datetime(2026, 12, 1, tzinfo=UTC),
+        batch=16,
+        peak_device_bytes=2**31,
+        accelerator_kind="cpu",
+    )
+    return Stored(id=1, row=replace(row, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"outcome": "host_oom"}, True),
+        ({"outcome": "host_oom", "accelerator_kind": "mig"}, False),
+        ({"outcome": "gpu_oom", "accelerator_kind": "mig"}, True),
+        ({"outcome": "preempted"}, False),
+        ({"outcome": "code"}, False),
+        ({"batch": None}, False),
+        ({"cache": "ram"}, False),
+        ({"cache": "ram", "accelerator_kind": "gpu"}, True),
+        ({"cache": "disk"}, True),
+    ],
+)
+def test_what_counts(changes: dict[str, Any], counts: bool) -> None:
+    assert bool(observations([stored(**changes)])) is counts
+
+
+def test_images_in_memory_are_their_own_evidence_on_cpu() -> None:
+    both = [stored(cache="ram"), stored()]
+    assert len(observations(both, cached_in_memory=True)) == 1
+
+
+@pytest.mark.parametrize("why", get_args(Why))
+def test_the_store_takes_every_choice(why: Why) -> None:
+    accelerator = Accelerator(kind="cpu", memory_bytes=2**32)
+    question = Question(model="yolov8n", imgsz=320, accelerator=accelerator)
+    choice = Choice(batch=8, why=why, memory=None, epoch_seconds=None, candidates=(), evidence=(1,), sentence="batch 8")
+    spec = JobSpec(
+        job=TrainJob(model="yolov8n", data="d", imgsz=320, epochs=1, batch=8),
+        identity=Identity(dag_id="d", run_id=why, task_id="t"),
+        accelerator=Given(kind="cpu"),
+        workspace="/ws",
+        run_folder="/ws/r",
+        result_path="/x",
+    )
+    store = ProfileStoreHook().get_store()
+    store.decide(decision_row(question, choice, spec, amp=True))
+    (read,) = store.decisions("d", why)
+    assert (read.basis, read.batch, read.precision, read.evidence) == (why, 8, "fp32", [1])
