@@ -197,7 +197,7 @@ def test_an_exit_code_stands_in_for_an_answer(code: int, error: type[YoloError],
 def test_no_node_is_unschedulable_with_the_schedulers_words(ended: Ended) -> None:
     said = "0/3 nodes are available: 3 Insufficient nvidia.com/mig-1g.5gb."
     condition = k8s.V1PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message=said)
-    with pytest.raises(Unschedulable, match="Insufficient nvidia.com/mig-1g.5gb"):
+    with pytest.raises(Unschedulable, match=r"Insufficient nvidia\.com/mig-1g\.5gb"):
         ended.never_start(k8s.V1PodStatus(phase="Pending", conditions=[condition]))
     assert ended.rows[0].outcome == "unschedulable"
 
