@@ -6,13 +6,12 @@ torn file and nothing else. `AtomicCheckpoints` lets the trainer write beside th
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yolo_airflow_provider.worker.files import sync_file
+from yolo_airflow_provider.worker.files import sync_file, sync_folder
 from yolo_airflow_provider.worker.log import say
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class AtomicCheckpoints(_Trainer):
         if last.exists():
             last.replace(last.with_name(PREVIOUS))
         new_last.replace(last)
-        _sync_folder(last.parent)
+        sync_folder(last.parent)
         return True
 
 
@@ -121,11 +120,3 @@ def _load(path: Path, *, trusted: bool) -> Checkpoint | None:
         say(f"checkpoint {path} ({size:,} bytes) does not load and is passed over: {why}")
         return None
     return Checkpoint(path=path, epochs_done=done, finished=finished)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from pathlib import Path
 
 from yolo_airflow_provider.contract import FailureClass
 from yolo_airflow_provider.worker.failures import JobError
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -16,12 +25,9 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: the folder is not writable or the disk is full; the old file stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(temporary, text)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -31,6 +37,15 @@ def sync_file(path: Path) -> None:
     """Wait until the content of `path` is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(path: Path) -> Path:

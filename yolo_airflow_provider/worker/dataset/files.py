@@ -1,10 +1,9 @@
-"""Writing files so that they are whole or not there, and saying why where they cannot be written."""
+"""Linking images, and saying why where a data set cannot be written."""
 
 from __future__ import annotations
 
 import errno
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,33 +13,6 @@ from yolo_airflow_provider.worker.dataset.errors import DatasetError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-
-
-def write_synced(path: Path, text: str) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Put `text` in the place of `path` in one step; a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        write_synced(temporary, text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def link(image: Path, target: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import PIL
 
 from yolo_airflow_provider.worker.dataset.faults import Fault
-from yolo_airflow_provider.worker.dataset.files import write_atomically
 from yolo_airflow_provider.worker.dataset.images import ImageFacts
+from yolo_airflow_provider.worker.files import write_atomically
 
 # Raise it when images are judged differently. Another PIL may decode differently.
 _RULES = f"1/{PIL.__version__}"

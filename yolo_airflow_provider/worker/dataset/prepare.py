@@ -31,16 +31,11 @@ import yaml
 from yolo_airflow_provider.contract import FailureClass
 from yolo_airflow_provider.worker.dataset.errors import DatasetError
 from yolo_airflow_provider.worker.dataset.faults import Fault
-from yolo_airflow_provider.worker.dataset.files import (
-    explained,
-    link,
-    sync_folder,
-    write_atomically,
-    write_synced,
-)
+from yolo_airflow_provider.worker.dataset.files import explained, link
 from yolo_airflow_provider.worker.dataset.images import JPEG_END
 from yolo_airflow_provider.worker.dataset.scan import Item
 from yolo_airflow_provider.worker.dataset.source import Source
+from yolo_airflow_provider.worker.files import sync_folder, write_atomically, write_synced
 
 FOLDER = "datasets"
 """The workspace's folder of prepared data sets."""

@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any
 
 from yolo_airflow_provider.worker.dataset.faults import Action, Fault, Finding
-from yolo_airflow_provider.worker.dataset.files import explained, write_atomically
+from yolo_airflow_provider.worker.dataset.files import explained
 from yolo_airflow_provider.worker.dataset.scan import Item, Scan, object_statistics
 from yolo_airflow_provider.worker.dataset.source import Source
+from yolo_airflow_provider.worker.files import write_atomically
 
 REPORT = "report.json"
 _SAMPLE = 20
