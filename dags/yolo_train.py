@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Param
 from yolo_airflow_provider.operators.export import ExportOperator
 from yolo_airflow_provider.operators.preprocess import PreprocessOperator
 from yolo_airflow_provider.operators.probe import ProfileProbeOperator
+from yolo_airflow_provider.operators.retry import YOLO_RETRY_POLICY
 from yolo_airflow_provider.operators.train import MigTrainOperator
 
 with DAG(
@@ -71,7 +72,8 @@ with DAG(
         batch="{{ params.batch }}",
         accelerator="{{ params.accelerator }}",
         memory_budget="{{ params.memory_budget }}",
-        retries=2,
+        retries=3,
+        retry_policy=YOLO_RETRY_POLICY,
     )
     export = ExportOperator(task_id="export", weights=train.output, format="{{ params.format }}")
 

@@ -16,6 +16,7 @@ _PUBLIC_NAMES = {
     "PreprocessOperator": "yolo_airflow_provider.operators.preprocess",
     "ProfileProbeOperator": "yolo_airflow_provider.operators.probe",
     "ProfileStoreHook": "yolo_airflow_provider.hooks.profile_store",
+    "YOLO_RETRY_POLICY": "yolo_airflow_provider.operators.retry",
 }
 
 __all__ = [*_PUBLIC_NAMES, "__version__"]
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from yolo_airflow_provider.operators.export import ExportOperator as ExportOperator
     from yolo_airflow_provider.operators.preprocess import PreprocessOperator as PreprocessOperator
     from yolo_airflow_provider.operators.probe import ProfileProbeOperator as ProfileProbeOperator
+    from yolo_airflow_provider.operators.retry import YOLO_RETRY_POLICY as YOLO_RETRY_POLICY
     from yolo_airflow_provider.operators.train import MigTrainOperator as MigTrainOperator
 
 

@@ -295,3 +295,15 @@ def test_every_class_of_failure_is_an_exception_of_its_own(failure_class: Failur
     assert isinstance(error, YoloError)
     assert error.failure_class is failure_class
     assert str(error) == f"{failure_class}: m (w)\nh"
+
+
+def test_the_retry_policy_waits_less_where_a_retry_is_a_new_plan() -> None:
+    from yolo_airflow_provider import YOLO_RETRY_POLICY
+
+    def decided(error: YoloError) -> tuple[str, float | None]:
+        decision = YOLO_RETRY_POLICY.evaluate(error, 1, 3)
+        return decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None
+
+    assert decided(GpuOutOfMemory("m")) == decided(HostOutOfMemory("m")) == ("retry", 5)
+    assert decided(Preempted("m")) == ("retry", 30)
+    assert decided(RunFailed("m")) == ("default", None)
