@@ -23,7 +23,7 @@ bench: $(STAMP)
 
 # torch and torchvision have to be chosen together, so they come first and with exact versions.
 $(STAMP): pyproject.toml docker/constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint docker/constraints.txt torch torchvision
 	$(BIN)/python -m pip install --quiet --constraint docker/constraints.txt --editable '.[worker,postgres,dev]'

@@ -59,12 +59,16 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def blood_cells() -> Path:
-    """The real blood cell images' data.yaml."""
-    folder = os.environ.get("YOLO_TEST_DATA")
-    if not folder:
-        pytest.skip("YOLO_TEST_DATA is not set: no real images to test on")
-    return Path(folder) / "bccd" / "data.yaml"
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained checkpoint of a real architecture, in Ultralytics' own format."""
+    folder = tmp_path_factory.mktemp("weights")
+    program = (
+        "import sys; from pathlib import Path; from yolo_airflow_provider.worker import offline\n"
+        "offline.prepare(Path(sys.argv[1])); offline.quieten()\n"
+        "from ultralytics import YOLO; YOLO('yolov8n.yaml').save(sys.argv[1] + '/net.pt')"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
+    return folder / "net.pt"
 
 
 @pytest.fixture

@@ -72,45 +72,6 @@ def run_dag(airflow_database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_example_twice_learns_from_its_first_run(run_dag: Callable[..., Any], shapes: Path) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
-
-    dag = DagBag(str(ROOT / "dags")).dags["yolo_train"]
-    parameters = {
-        "data": str(shapes),
-        "imgsz": 96,
-        "epochs": 1,
-        "accelerator": "cpu",
-        "memory_budget": "1300Mi",
-        "format": "torchscript",
-    }
-    runs = [run_dag(dag, **parameters) for _ in range(2)]
-    assert [str(run.state) for run in runs] == ["success", "success"]
-
-    store = ProfileStoreHook().get_store()
-    first, second = (store.decisions("yolo_train", run.run_id)[0] for run in runs)
-    rows = [store.measurements("yolo_train", run.run_id) for run in runs]
-    kinds = [item.row.kind for item in rows[0]]
-    assert kinds == ["preprocess", "probe", "probe", "probe", "train", "export"]
-    assert all(item.row.outcome == "succeeded" for run in rows for item in run)
-    probed = [item.id for item in rows[0] if item.row.kind == "probe"]
-    trained = next(item for item in rows[0] if item.row.kind == "train")
-    assert first.evidence == probed
-    assert trained.id in second.evidence
-    assert "the training at batch" in second.sentence
-
-    measured = next(item.row for item in rows[1] if item.row.kind == "train")
-    assert measured.batch == second.batch
-    assert measured.peak_device_bytes == pytest.approx(second.predicted_bytes, rel=0.15)
-    errors = store.frame("prediction_error")
-    assert len(errors) == 2
-    card = store.frame("resource_card")
-    assert set(card["model_type"]) == {"yolov8n"}
-
-
-@pytest.mark.slow
 def test_out_of_memory_is_retried_with_less_and_remembered(run_dag: Callable[..., Any], shapes: Path) -> None:
     from airflow.sdk import DAG
 

@@ -1,4 +1,4 @@
-"""Airflow operators that measure YOLO trainings and choose batch size and MIG slice from what they measured.
+"""Airflow operators that measure YOLO trainings and choose the batch of later ones from what they measured.
 
 Airflow imports this package while its own configuration is still loading, so nothing is imported here: the
 public names below load on first use (PEP 562).

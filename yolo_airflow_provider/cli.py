@@ -45,11 +45,17 @@ def _db(options: argparse.Namespace) -> int:
     from yolo_airflow_provider.profiles.errors import StoreError
 
     try:
-        open_store(options.url)
+        if options.url:
+            url = options.url
+        else:
+            from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
+
+            url = ProfileStoreHook().get_url()
+        store = open_store(url)
     except StoreError as error:
         print(f"yolo-airflow db: {error}", file=sys.stderr)
         return 1
-    print("the profile store is up to date")
+    print(f"{store} is up to date")
     return 0
 
 
@@ -78,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--home", default=".demo", help="AIRFLOW_HOME of the demo (default: %(default)s)")
     database = commands.add_parser("db", help="create or upgrade a profile store")
     database.add_argument("action", choices=["upgrade"])
-    database.add_argument("--url", required=True, help="SQLAlchemy URL, such as sqlite:////var/lib/yolo_profiles.db")
+    database.add_argument(
+        "--url", help="SQLAlchemy URL, such as sqlite:////var/lib/profiles.db (default: the store that tasks use)"
+    )
     return parser
 
 

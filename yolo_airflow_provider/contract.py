@@ -113,6 +113,7 @@ class PreprocessJob(_Message):
     kind: Literal["preprocess"] = "preprocess"
     data: str
     imgsz: int = Field(ge=32, le=16384)
+    """Side of the square input, pixels."""
     task: Name = "detect"
     copy_images: bool = False
     """Copy images into the workspace instead of linking to the source."""
@@ -122,6 +123,7 @@ class _ModelJob(_Message):
     model: str
     data: str
     imgsz: int = Field(ge=32, le=16384)
+    """Side of the square input, pixels."""
     task: Name = "detect"
     trusted_weights: bool = False
     """Load a .pt as a full pickle. False: only known classes are reconstructed (weights_only)."""
@@ -165,6 +167,7 @@ class ExportJob(_Message):
     weights: str
     format: Name = "onnx"
     imgsz: int = Field(ge=32, le=16384)
+    """Side of the square input, pixels."""
     data: str | None = None
     images: int = Field(default=8, ge=1, le=256)
     tolerance: float = Field(default=1e-3, gt=0)
@@ -271,6 +274,7 @@ class Measurement(_Message):
     validation_peak_bytes: int | None = None
     """Peak of the same quantity while validating."""
     peak_rss_bytes: int | None = None
+    """Largest resident memory of the worker's process, whatever it computes on."""
     step_seconds: float | None = None
     epoch_seconds: float | None = None
     """Median of the epochs of this try, training and validation."""

@@ -10,7 +10,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "yolo-airflow-provider",
         "name": "YOLO on MIG",
-        "description": "Measures YOLO trainings and picks batch size and MIG slice of later ones from it.",
+        "description": "Measures YOLO trainings on GPUs and MIG slices and chooses the batch of later ones from it.",
         "integrations": [
             {
                 "integration-name": "YOLO on MIG",

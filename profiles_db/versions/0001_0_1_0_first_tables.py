@@ -22,6 +22,7 @@ EVIDENCE = (
     "kind IN ('train', 'probe') AND"
     " (outcome IN ('gpu_oom', 'host_oom') OR (outcome = 'succeeded' AND peak_device_bytes IS NOT NULL))"
 )  # fmt: skip
+MEMORY_FAILURE = "kind IN ('train', 'probe') AND outcome IN ('gpu_oom', 'host_oom')"
 OUTCOMES = (
     "'succeeded', 'gpu_oom', 'host_oom', 'shm', 'disk_full', 'gpu_lost', 'preempted', 'unschedulable',"
     " 'image', 'data', 'code', 'lost'"
@@ -358,6 +359,13 @@ def create_measurement() -> None:
             sqlite_where=sa.text(EVIDENCE),
             postgresql_where=sa.text(EVIDENCE),
         )
+    op.create_index(
+        op.f("ix_measurement_memory_failure"),
+        "measurement",
+        [*profile, "batch", "id"],
+        sqlite_where=sa.text(MEMORY_FAILURE),
+        postgresql_where=sa.text(MEMORY_FAILURE),
+    )
     op.create_index(op.f("ix_measurement_finished_at"), "measurement", ["finished_at"])
 
 

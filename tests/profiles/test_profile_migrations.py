@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +110,11 @@ def test_a_new_store_is_made_with_its_folder_and_settings(file: Path):
         assert migrate.current_revision(connection) == migrate.HEAD_REVISION
 
 
-def test_opening_again_changes_nothing_and_is_quick(file: Path):
+def test_opening_again_changes_nothing(file: Path):
     open_file(file)
     before = digest(file.parent)
-    started = time.perf_counter()
     open_file(file)
     open_file(file, upgrade=False)
-    assert time.perf_counter() - started < 0.5
     assert digest(file.parent) == before
 
 

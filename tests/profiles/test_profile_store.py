@@ -294,7 +294,11 @@ def test_evidence_is_what_tells_about_memory_newest_first(store: ProfileStore):
     )
     found = [stored.row.part for stored in store.evidence(PROFILE)]
     assert found == ["host", "probe", "oom", "old"]
-    assert [stored.row.part for stored in store.evidence(PROFILE, limit=2)] == ["host", "probe"]
+    assert [stored.row.part for stored in store.evidence(PROFILE, limit=2)] == [
+        "host",
+        "probe",
+        "oom",
+    ]  # failures are kept beside the newest
 
 
 def test_evidence_of_the_same_time_is_in_a_fixed_order(store: ProfileStore):
@@ -324,11 +328,23 @@ def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classe
         lambda c, cursor, sql, values, *rest: seen.append((sql, values)),
     )
     store.evidence(replace(PROFILE, classes=classes))
-    sql, values = seen[-1]
-    with store.engine.connect() as connection:
-        plan = " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values))
-    assert f"USING INDEX ix_measurement_evidence{'_classes' if classes else ''} " in plan
-    assert "TEMP B-TREE" not in plan
+    newest, failures = (statement for statement in seen if statement[0].startswith("SELECT"))
+    for (sql, values), index in (
+        (newest, f"ix_measurement_evidence{'_classes' if classes else ''}"),
+        (failures, "ix_measurement_memory_failure"),
+    ):
+        with store.engine.connect() as connection:
+            plan = " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values))
+        assert f"USING INDEX {index} " in plan
+        assert "TEMP B-TREE" not in plan
+
+
+def test_what_ran_out_of_memory_is_not_forgotten(store: ProfileStore):
+    store.record([measurement(part="failed", outcome="gpu_oom", batch=24, minute=0)])
+    store.record([measurement(part=f"later {number}", batch=8, minute=1) for number in range(80)])
+    found = store.evidence(PROFILE)
+    assert len(found) == 51
+    assert (found[-1].row.part, found[-1].row.batch) == ("failed", 24)
 
 
 def test_frames_keep_integers_times_and_nothing_else(store: ProfileStore):

@@ -31,7 +31,7 @@ def test_more_images_take_more_memory_and_nothing_is_left(
 
 
 def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
-    budget = 1100 * 2**20
+    budget = 1400 * 2**20
     spec = make_job(
         "probe", budget_bytes=budget, model="yolov8n", data=str(shapes), imgsz=320, batches=[1, 16], steps=2
     )
@@ -45,26 +45,23 @@ def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_work
 
 
 def test_not_even_the_first_batch_fits(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
-    spec = make_job("probe", budget_bytes=600 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
+    spec = make_job("probe", budget_bytes=1000 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
     worker = start_worker(spec)
     assert worker.end() == 17, worker.log
     assert worker.answer["failure"]["failure_class"] == "host_oom"
+    assert worker.answer["measurements"][0]["batch"] == 16
 
 
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained checkpoint of a real architecture, in Ultralytics' own format."""
-    import subprocess
-    import sys
-
-    folder = tmp_path_factory.mktemp("weights")
-    program = (
-        "import sys; from pathlib import Path; from yolo_airflow_provider.worker import offline\n"
-        "offline.prepare(Path(sys.argv[1])); offline.quieten()\n"
-        "from ultralytics import YOLO; YOLO('yolov8n.yaml').save(sys.argv[1] + '/net.pt')"
-    )
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
-    return folder / "net.pt"
+def test_a_budget_below_the_models_own_needs_is_no_matter_of_batches(
+    make_job: MakeJob, start_worker: StartWorker, shapes: Path
+) -> None:
+    spec = make_job("probe", budget_bytes=600 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
+    worker = start_worker(spec)
+    assert worker.end() == 1, worker.log
+    failure = worker.answer["failure"]
+    assert failure["failure_class"] == "data"
+    assert "the budget of 0.59 GiB is smaller than what the probe needs before its first image" in failure["message"]
+    assert worker.answer.get("measurements", []) == []
 
 
 @pytest.mark.parametrize(("form", "name"), [("onnx", "model.onnx"), ("torchscript", "model.torchscript")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -47,7 +48,11 @@ def demo(options: DemoOptions) -> int:
     started = time.monotonic()
     if options.data is not None and not options.data.is_file():
         raise DemoError(f"the data set {options.data} does not exist; give the path of a data.yaml")
+    if missing := [name for name in ("torch", "ultralytics", "PIL") if importlib.util.find_spec(name) is None]:
+        raise DemoError(f"{', '.join(missing)} not installed: pip install 'yolo-airflow-provider[worker]'")
     options.home.mkdir(parents=True, exist_ok=True)
+    if (options.home / "yolo_profiles.db").exists():
+        _say(f"measurements of earlier demos are in {options.home}; the first run plans from them too")
     _set_environment(options.home)
     _say(f"Airflow's home, database, logs and the workspace are under {options.home}")
     _migrate(options.home)

@@ -199,6 +199,7 @@ class YoloPodOperator(KubernetesPodOperator):
 
     def _plan(self, context: Context, *, local: bool) -> tuple[JobSpec, tuple[Accelerator, Proposal]]:
         """Decide what this try runs; the decision is in the store and in the log before anything starts."""
+        self._store()  # a store that cannot take the result is refused before anything is spent
         identity = identity_of(context)
         workspace = os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))
         folder = run_folder(workspace, identity)
@@ -334,7 +335,17 @@ class YoloPodOperator(KubernetesPodOperator):
         return self._answer
 
     def _store(self) -> ProfileStore:
-        return self._profile_hook.get_store()
+        """The profile store.
+
+        Raises:
+            BadInput: it is of another version of this package; no retry changes that.
+        """
+        from yolo_airflow_provider.profiles.errors import StoreOutdatedError, StoreVersionError
+
+        try:
+            return self._profile_hook.get_store()
+        except (StoreVersionError, StoreOutdatedError) as error:
+            raise BadInput(str(error)) from error
 
     @cached_property
     def _profile_hook(self) -> ProfileStoreHook:

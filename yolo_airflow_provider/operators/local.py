@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -49,12 +50,16 @@ class LocalRun:
         Returns:
             Its result; where it ended without one, a result that says how it ended.
         """
-        self._result_path.parent.mkdir(parents=True, exist_ok=True)
-        self._result_path.unlink(missing_ok=True)
+        # Not in the workspace: a full or unwritable one is what an answer may have to tell.
+        with tempfile.TemporaryDirectory(prefix="yolo-airflow-") as folder:
+            self._result_path = Path(folder) / "answer.json"
+            return self._run(self._spec.model_copy(update={"result_path": str(self._result_path)}))
+
+    def _run(self, spec: JobSpec) -> JobResult:
+        variables = {JOB_VARIABLE: spec.to_json(), PARENT_VARIABLE: str(os.getpid())}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "yolo_airflow_provider.worker"],
-            env=worker_environment(os.environ)
-            | {JOB_VARIABLE: self._spec.to_json(), PARENT_VARIABLE: str(os.getpid())},
+            env=worker_environment(os.environ) | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,10 +97,11 @@ class LocalRun:
                 os.killpg(self._process.pid, number)
 
     def _read(self, return_code: int) -> JobResult:
-        try:
-            return JobResult.from_json(self._result_path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        text = self._result_path.read_text(encoding="utf-8") if self._result_path.exists() else ""
+        if not text:
             return self._without_result(return_code)
+        try:
+            return JobResult.from_json(text)
         except ContractError as error:
             return self._failed(FailureClass.LOST, f"its answer {self._result_path} cannot be read: {error}")
 

@@ -28,7 +28,9 @@ def measurement_rows(spec: JobSpec, result: JobResult, dataset: DatasetSummary |
     common = _common(spec, result, result.dataset or dataset) | {"key": run_key(identity)}
     outcome = result.failure.failure_class.value if result.failure else "succeeded"
     if not result.measurements:
-        return [MeasurementRow(part=spec.job.kind, outcome=outcome, **(common | _unmeasured(spec, result)))]
+        # A part of its own: were it `train`, it would stand in the way of the training's row, should a later try
+        # find the finished result in the run's folder and report it under this try.
+        return [MeasurementRow(part="end", outcome=outcome, **(common | _unmeasured(spec, result)))]
     return [_row(measurement, common) for measurement in result.measurements]
 
 

@@ -121,20 +121,30 @@ class ProfileStore:
             connection.execute(statement.on_conflict_do_update(index_elements=tables.RUN_KEY, set_=changed))
 
     def evidence(self, key: ProfileKey, limit: int = 50) -> list[Stored]:
-        """What is known about the memory of one profile, newest first.
+        """What is known about the memory of one profile: the newest rows, then older failures.
 
-        Trainings and probe points of that model, input size, precision and product that carry a peak, and
-        those that failed for memory. An index holds just these rows in this order: the time does not grow
-        with history.
+        Trainings and probe points of that model, input size, precision and product that succeeded with a peak, and
+        those that failed for memory. Of these the smallest batches are always among the rows: what ran out of
+        memory must not be forgotten because much went well since. Two indexes hold just these rows in these
+        orders: the time does not grow with history.
 
         Args:
             key: the profile; `classes` None means any number of classes, an empty product means none.
-            limit: most rows that are returned.
+            limit: most rows of the newest, and most failures beside them.
         """
+        table = tables.measurement
+        newest = self._of_profile(key, tables.EVIDENCE, (table.c.finished_at.desc(), table.c.id.desc()), limit)
+        smallest = self._of_profile(key, tables.MEMORY_FAILURE, (table.c.batch, table.c.id), limit)
+        known = {row.id for row in newest}
+        return [*newest, *(row for row in smallest if row.id not in known)]
+
+    def _of_profile(
+        self, key: ProfileKey, condition: str, order: tuple[sa.ColumnElement[Any], ...], limit: int
+    ) -> list[Stored]:
         table = tables.measurement
         statement = (
             sa.select(table)
-            .where(sa.text(tables.EVIDENCE))
+            .where(sa.text(condition))
             .where(
                 table.c.model == key.model,
                 table.c.imgsz == key.imgsz,
@@ -142,7 +152,7 @@ class ProfileStore:
                 table.c.accelerator_kind == key.accelerator_kind,
                 table.c.product == key.product if key.product else table.c.product.is_(None),
             )
-            .order_by(table.c.finished_at.desc(), table.c.id.desc())
+            .order_by(*order)
             .limit(limit)
         )
         if key.classes is not None:

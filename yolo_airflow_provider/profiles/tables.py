@@ -43,6 +43,9 @@ EVIDENCE = (
 )  # fmt: skip
 
 
+MEMORY_FAILURE = "kind IN ('train', 'probe') AND outcome IN ('gpu_oom', 'host_oom')"
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """An instant: takes aware times only, returns aware UTC, also on SQLite, which has no time zones."""
 
@@ -242,6 +245,13 @@ for _name, _middle in (("evidence", ()), ("evidence_classes", ("classes",))):
         sqlite_where=sa.text(EVIDENCE),
         postgresql_where=sa.text(EVIDENCE),
     )
+
+sa.Index(
+    "memory_failure",
+    *(measurement.c[column] for column in (*_PROFILE, "batch", "id")),
+    sqlite_where=sa.text(MEMORY_FAILURE),
+    postgresql_where=sa.text(MEMORY_FAILURE),
+)
 
 _epoch_measured: list[sa.Column[int] | sa.Column[float]] = [
     _bytes("peak_device_bytes"),

@@ -27,7 +27,8 @@ _COLUMNS = {
     "outcome": "outcome",
 }
 
-app = FastAPI(title="YOLO profiles", dependencies=[Depends(requires_authenticated())])
+# Without the schema pages, which no dependency guards.
+app = FastAPI(title="YOLO profiles", dependencies=[Depends(requires_authenticated())], openapi_url=None)
 
 
 @app.get("/decisions", response_class=HTMLResponse)

@@ -29,6 +29,9 @@ def read_dataset(data: str) -> dict[str, Any]:
     missing = [place for split in ("train", "val") for place in _places(description, split) if not place.exists()]
     if missing:
         raise _refused(f"the data set {data} names {missing[0]}, which does not exist", "check train: and val:")
+    for split in ("train", "val"):
+        if not images_of(description, split):
+            raise _refused(f"the data set {data} has no image in {split}: ({description[split]})", "check the folder")
     return description
 
 

@@ -137,9 +137,12 @@ def _images(job: ExportJob) -> list[Path]:
     """Real images to compare on: the first of the validation split, in order of name."""
     if job.data is None:
         raise _refused("no data set was given to compare the artefact on", "pass data= as to the training")
-    files = images_of(read_dataset(job.data), "val")
-    if not files:
-        raise _refused(f"the validation split of {job.data} has no image", "compare on a data set with images")
+    description = read_dataset(job.data)
+    if description.get("channels", 3) != 3:
+        raise _refused(
+            f"{job.data} has images of {description['channels']} channels", "only colour images are compared"
+        )
+    files = images_of(description, "val")
     return files[: job.images]
 
 

@@ -34,7 +34,7 @@ _TEXTS: tuple[tuple[str, FailureClass], ...] = (
 )
 
 _HINTS = {
-    FailureClass.GPU_OOM: "the next try plans with this measured, and takes a smaller batch or a larger slice",
+    FailureClass.GPU_OOM: "the next try plans with this measured, and takes a smaller batch; or ask for a larger slice",
     FailureClass.HOST_OOM: "the next try plans with this measured, and takes a smaller batch; or give more memory",
     FailureClass.SHM: "make /dev/shm larger (a memory emptyDir) or use fewer data loader workers",
     FailureClass.DISK_FULL: "free space on the workspace volume, or give it a larger one",

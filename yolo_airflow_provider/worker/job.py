@@ -91,6 +91,7 @@ class _Work:
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
         self._measured: Callable[[FailureClass], tuple[Measurement, ...]] = lambda _: ()
+        self._started: Callable[[], bool] = lambda: False
         self._context: Callable[[], JobResult] = lambda: JobResult(kind=spec.job.kind)
 
     def do(self) -> JobResult:
@@ -148,6 +149,7 @@ class _Work:
             place_amp_check_model()
         work = Training(self._spec, job, device) if isinstance(job, TrainJob) else Probe(self._spec, job, device)
         self._measured = work.measured
+        self._started = lambda: work.started
         self._context = lambda: JobResult(kind=job.kind, model=work.facts, environment=device.environment())
         return work.run(Preemption())
 
@@ -168,20 +170,31 @@ class _Work:
         budget = self._spec.accelerator.memory_budget_bytes or 0
         batch = getattr(self._spec.job, "batch", None)
         what = f"batch {batch}" if batch else f"the {self._spec.job.kind}"
-        error = JobError(
-            FailureClass.HOST_OOM,
-            f"{what} reached {gib(used_bytes)} of memory, over its budget of {gib(budget)}",
-            stage=self._spec.job.kind,
-            needed_bytes=used_bytes,
-        )
-        say(str(error))
+        if self._started():
+            error = JobError(
+                FailureClass.HOST_OOM,
+                f"{what} reached {gib(used_bytes)} of memory, over its budget of {gib(budget)}",
+                stage=self._spec.job.kind,
+                needed_bytes=used_bytes,
+            )
+        else:
+            error = JobError(
+                FailureClass.DATA,
+                f"the budget of {gib(budget)} is smaller than what {what} needs before its first image"
+                f" ({gib(used_bytes)} and rising)",
+                hint="give the task more memory (memory_budget), or use a smaller model",
+                stage="setup",
+                needed_bytes=used_bytes,
+            )
         result = self.failed(describe_failure(error, stage=self._spec.job.kind, budget_bytes=budget))
         if result.kind == "probe" and any(point.failure_class is None for point in result.measurements):
             # What fits and what does not is what a probe is for; the batch that does not is its last point.
             result = result.model_copy(update={"failure": None, "notes": (str(error),)})
-        _answer(result, Path(self._spec.result_path), run_folder=Path(self._spec.run_folder))
-        sys.stdout.flush()
-        os._exit(exit_code(result.failure))
+        try:
+            _answer(result, Path(self._spec.result_path), run_folder=Path(self._spec.run_folder))
+        finally:
+            sys.stdout.flush()
+            os._exit(exit_code(result.failure))
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
@@ -200,12 +213,15 @@ def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) ->
     if run_folder is not None and run_folder.is_dir():
         with contextlib.suppress(OSError):  # a full disk must not hide the failure that it caused
             write_atomically(run_folder / f"result-{result.try_number}.json", message)
-    # The termination message is a bind-mounted file: it cannot be replaced, only written.
-    result_path.parent.mkdir(parents=True, exist_ok=True)
-    result_path.write_text(message, encoding="utf-8")
     if result.failure is not None:
         failure = result.failure
         say(f"{failure.failure_class}: {failure.message}" + (f" ({failure.hint})" if failure.hint else ""))
+    try:
+        # The termination message is a bind-mounted file: it cannot be replaced, only written.
+        result_path.parent.mkdir(parents=True, exist_ok=True)
+        result_path.write_text(message, encoding="utf-8")
+    except OSError as error:
+        say(f"the answer cannot be written to {result_path}: {error.strerror}; the exit code stands for it")
 
 
 def _raw_result_path(text: str) -> Path:

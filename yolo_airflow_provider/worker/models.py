@@ -17,6 +17,9 @@ import yaml
 from yolo_airflow_provider.contract import FailureClass, ModelFacts, profile_name
 from yolo_airflow_provider.worker.failures import JobError
 
+LEAST_STRIDE = 32
+"""Of all YOLO heads; those with a sixth level have 64."""
+
 
 @dataclass(frozen=True)
 class ModelSource:

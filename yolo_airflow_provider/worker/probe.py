@@ -29,7 +29,7 @@ from yolo_airflow_provider.worker.failures import JobError, classify
 from yolo_airflow_provider.worker.log import gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument
-from yolo_airflow_provider.worker.trainer import Preemption, make_trainer, training_arguments
+from yolo_airflow_provider.worker.trainer import Preemption, check_arguments, trainer_class, training_arguments
 
 WARM_UP_STEPS = 1
 """The first step builds autograd's and the allocator's caches; its time says nothing about the others."""
@@ -61,6 +61,11 @@ class Probe:
     def facts(self) -> ModelFacts | None:
         """The architecture, once it was built."""
         return self._facts
+
+    @property
+    def started(self) -> bool:
+        """The first batch was asked for, at any batch size."""
+        return bool(self._points) or (self._running is not None and self._running[0].started)
 
     def run(self, preemption: Preemption) -> JobResult:
         """Measure each batch size.
@@ -116,7 +121,8 @@ class Probe:
         )
         # nbs=batch makes every step an optimizer step; a probe's weights are nobody's.
         arguments |= {"nbs": batch, "save": False, "patience": 0, "close_mosaic": 0}
-        trainer = make_trainer(self._job.task, arguments)
+        check_arguments(self._job.task, arguments)
+        trainer = trainer_class(self._job.task)(overrides=arguments)
         self._device.release()
         instrument = Instrument(self._device, try_number=self._spec.identity.try_number)
         self._running = (instrument, batch)
@@ -172,7 +178,7 @@ def _read_crowd(data: str) -> _Crowd:
         return sorted(pairs, key=lambda pair: (-_objects(pair[1]), str(pair[0])))
 
     raw = yaml.safe_load(Path(data).read_text(encoding="utf-8"))
-    kept = {key: raw[key] for key in ("kpt_shape", "flip_idx") if key in raw}
+    kept = {key: raw[key] for key in ("kpt_shape", "flip_idx", "channels") if key in raw}
     return _Crowd(ordered("train"), ordered("val"), {"names": description["names"], **kept})
 
 

@@ -26,7 +26,7 @@ from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import duration, gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
-from yolo_airflow_provider.worker.trainer import Preemption, make_trainer, training_arguments
+from yolo_airflow_provider.worker.trainer import Preemption, check_arguments, trainer_class, training_arguments
 
 
 class Training:
@@ -52,6 +52,9 @@ class Training:
         """
         source = models.resolve(self._job.model, trusted_weights=self._job.trusted_weights)
         read_dataset(self._job.data)
+        models.check_imgsz(self._job.imgsz, models.LEAST_STRIDE)
+        # Everything that can be refused is refused before what an earlier try left is touched.
+        check_arguments(self._job.task, self._arguments(source))
         checkpoint = self._found_checkpoint()
         if checkpoint is not None and (checkpoint.finished or checkpoint.epochs_done >= self._job.epochs):
             return self._finish_earlier(checkpoint, source.name, preemption)
@@ -84,6 +87,11 @@ class Training:
         return self._facts
 
     @property
+    def started(self) -> bool:
+        """The first batch was asked for."""
+        return self._instrument.started
+
+    @property
     def _uses_amp(self) -> bool:
         return self._job.amp and self._device.torch_name != "cpu"
 
@@ -102,8 +110,8 @@ class Training:
             mend_best(self._folder / "weights", checkpoint, trusted=self._job.trusted_weights)
         return checkpoint
 
-    def _trainer(self, source: models.ModelSource, checkpoint: Checkpoint | None) -> Any:
-        arguments = training_arguments(
+    def _arguments(self, source: models.ModelSource) -> dict[str, Any]:
+        return training_arguments(
             self._job,
             source,
             data=self._job.data,
@@ -112,11 +120,14 @@ class Training:
             batch=self._job.batch,
             epochs=self._job.epochs,
         )
+
+    def _trainer(self, source: models.ModelSource, checkpoint: Checkpoint | None) -> Any:
+        arguments = self._arguments(source)
         if checkpoint is not None:
             self._resumed_epochs = checkpoint.epochs_done
             say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}")
             arguments |= {"resume": str(checkpoint.path), "model": str(checkpoint.path)}
-        return make_trainer(self._job.task, arguments)
+        return trainer_class(self._job.task)(overrides=arguments)
 
     def _built(self, trainer: Any, name: str) -> None:
         """Setup is over: keep the architecture's facts, refuse what the trainer would have bent in silence."""

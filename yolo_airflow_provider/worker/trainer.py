@@ -29,14 +29,15 @@ def trainer_class(task: str) -> type[Any]:
     return type(f"Atomic{base.__name__}", (AtomicCheckpoints, base), {})
 
 
-def make_trainer(task: str, arguments: dict[str, Any]) -> Any:
-    """A trainer with its arguments checked.
+def check_arguments(task: str, arguments: dict[str, Any]) -> None:
+    """Check the task and all arguments without building anything.
 
     Raises:
         JobError: an argument that Ultralytics does not know or take, by its name.
     """
     from ultralytics.cfg import get_cfg
 
+    trainer_class(task)
     try:
         get_cfg(overrides=arguments)
     except (SyntaxError, TypeError, ValueError) as error:
@@ -46,7 +47,6 @@ def make_trainer(task: str, arguments: dict[str, Any]) -> Any:
             hint="see train_arguments and optimizer",
             stage="setup",
         ) from error
-    return trainer_class(task)(overrides=arguments)
 
 
 def training_arguments(

@@ -76,6 +76,9 @@ class Instrument:
         self._train_seconds = 0.0
         self._images = 0
         self._asked_batch: int | None = None
+        self._peak_rss_bytes: int | None = None
+        self.started = False
+        """The first batch was asked for: memory is from here on the batch's."""
 
     def attach(self, trainer: Any) -> None:
         """Register with a trainer, before `train()` is called."""
@@ -94,8 +97,12 @@ class Instrument:
 
     def note_peak(self) -> None:
         """Add what is held since the last edge to the phase that is running; for ends that no callback sees."""
-        peak = self._device.peak()
-        (self.validation if self._in_validation else self.training).take(peak)
+        (self.validation if self._in_validation else self.training).take(self._peak())
+
+    def _peak(self) -> MemoryPeak:
+        """The device's peak since the last edge; the process's own is kept beside it, as both may start anew there."""
+        self._peak_rss_bytes = _larger(self._peak_rss_bytes, host.peak_rss_bytes())
+        return self._device.peak()
 
     @property
     def peak_device_bytes(self) -> int | None:
@@ -127,7 +134,7 @@ class Instrument:
             peak_reserved_bytes=_larger(self.training.reserved_bytes, self.validation.reserved_bytes),
             peak_device_bytes=self.peak_device_bytes,
             validation_peak_bytes=self.validation.device_bytes,
-            peak_rss_bytes=host.peak_rss_bytes(),
+            peak_rss_bytes=_larger(self._peak_rss_bytes, host.peak_rss_bytes()),
             step_seconds=_rounded(statistics.median(self.steps_seconds) if self.steps_seconds else None),
             epoch_seconds=_rounded(statistics.median(epochs) if epochs else None),
             epoch_seconds_spread=_rounded(max(epochs) - min(epochs) if epochs else None),
@@ -154,6 +161,7 @@ class Instrument:
                 stage="train",
                 needed_bytes=self.peak_device_bytes,
             )
+        self.started = True
         self._device.reset_peak()
         self._edge = time.perf_counter()
         self._epoch = _Epoch(started=self._edge, host=host.read_counters())
@@ -176,8 +184,9 @@ class Instrument:
             return
         epoch.train_seconds = time.perf_counter() - epoch.started
         epoch.images = len(trainer.train_loader.dataset)
-        epoch.training.take(self._device.peak())
-        self.training.take(self._device.peak())
+        peak = self._peak()
+        epoch.training.take(peak)
+        self.training.take(peak)
         self._wait_seconds += epoch.wait_seconds
         self._train_seconds += epoch.train_seconds
         self._images += epoch.images
@@ -187,7 +196,7 @@ class Instrument:
         self._device.reset_peak()
 
     def _on_val_end(self, validator: Any) -> None:
-        peak = self._device.peak()
+        peak = self._peak()
         self.validation.take(peak)
         if self._epoch is not None:
             self._epoch.validation.take(peak)
@@ -199,7 +208,7 @@ class Instrument:
         if epoch is None:
             return  # the final validation of the best weights reports as an epoch, and is none
         self._epoch = None
-        self.training.take(self._device.peak())  # writing the checkpoint copies the EMA
+        self.training.take(self._peak())  # writing the checkpoint copies the EMA
         use = host.use_between(epoch.host, host.read_counters())
         record = EpochRecord(
             epoch=trainer.epoch + 1,
