@@ -125,7 +125,7 @@ def test_a_budget_smaller_than_batch_1_needs_is_refused_with_the_numbers() -> No
 
 def test_a_budget_below_the_runtime_is_refused_unseen() -> None:
     with pytest.raises(NothingFits, match="torch and Ultralytics alone take"):
-        choose(question(300 * 2**20), [])
+        choose(question(250 * 2**20), [])
 
 
 def test_batch_1_out_of_memory_is_the_end() -> None:

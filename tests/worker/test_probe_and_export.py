@@ -55,12 +55,12 @@ def test_not_even_the_first_batch_fits(make_job: MakeJob, start_worker: StartWor
 def test_a_budget_below_the_models_own_needs_is_no_matter_of_batches(
     make_job: MakeJob, start_worker: StartWorker, shapes: Path
 ) -> None:
-    spec = make_job("probe", budget_bytes=600 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
+    spec = make_job("probe", budget_bytes=200 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
     worker = start_worker(spec)
     assert worker.end() == 1, worker.log
     failure = worker.answer["failure"]
     assert failure["failure_class"] == "data"
-    assert "the budget of 0.59 GiB is smaller than what the probe needs before its first image" in failure["message"]
+    assert "the budget of 0.20 GiB is smaller than what the probe needs before its first image" in failure["message"]
     assert worker.answer.get("measurements", []) == []
 
 
