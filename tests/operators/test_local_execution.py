@@ -64,12 +64,22 @@ def training_spec(folder: Path, data: Path) -> JobSpec:
     )
 
 
+def endless_training(data: Path) -> MigTrainOperator:
+    return MigTrainOperator(
+        task_id="train",
+        model="yolov8n",
+        data=str(data),
+        imgsz=64,
+        epochs=500,
+        batch=4,
+        accelerator="cpu",
+        execution="local",
+    )
+
+
 @pytest.mark.slow
 def test_on_kill_ends_the_worker_and_records_nothing(make_context: MakeContext, shapes: Path) -> None:
-    operator = MigTrainOperator(
-        task_id="train", model="yolov8n", data=str(shapes), imgsz=64, epochs=500, batch=4, accelerator="cpu",
-        execution="local",
-    )  # fmt: skip
+    operator = endless_training(shapes)
     trained, outcome = threading.Event(), []
 
     def listen(line: str, *arguments: object) -> None:
@@ -124,10 +134,7 @@ def test_sigkill_to_the_task_ends_the_worker_too(shapes: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_killed_worker_is_lost_and_its_epochs_are_kept(make_context: MakeContext, shapes: Path) -> None:
-    operator = MigTrainOperator(
-        task_id="train", model="yolov8n", data=str(shapes), imgsz=64, epochs=500, batch=4, accelerator="cpu",
-        execution="local",
-    )  # fmt: skip
+    operator = endless_training(shapes)
 
     def kill_after_an_epoch(line: str, *arguments: object) -> None:
         if "epoch 2/" in str(line) + str(arguments) and operator._local_run and operator._local_run._process:

@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from yolo_airflow_provider.contract import (
     ContractError,
     DatasetSummary,
-    Identity,
     Job,
     JobResult,
     JobSpec,
@@ -32,7 +31,7 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.operators import offers, parameters, pods
 from yolo_airflow_provider.operators.local import LocalRun
-from yolo_airflow_provider.operators.plan import identity_of, run_folder, to_contract
+from yolo_airflow_provider.operators.plan import decision_row, identity_of, run_folder, to_contract
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -119,7 +118,7 @@ class YoloPodOperator(KubernetesPodOperator):
     # What a subclass adds.
 
     @abstractmethod
-    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+    def _propose(self, accelerator: Accelerator) -> Proposal:
         """The job for this accelerator. Raises BadInput before anything is spent."""
 
     @abstractmethod
@@ -206,29 +205,22 @@ class YoloPodOperator(KubernetesPodOperator):
         budget = parameters.memory("memory_budget", self.memory_budget)
         accelerator = self._accelerator(budget, local=local)
         try:
-            proposal = self._propose(accelerator, identity=identity)
+            proposal = self._propose(accelerator)
             spec = JobSpec(
                 job=proposal.job,
                 identity=identity,
                 accelerator=to_contract(accelerator, enforce_budget=local and budget is not None),
                 workspace=workspace,
                 run_folder=folder,
-                result_path=f"{folder}/answer-{identity.try_number}.json" if local else pods.TERMINATION_MESSAGE_PATH,
+                result_path=pods.TERMINATION_MESSAGE_PATH,
             )
         except ValidationError as error:
             raise BadInput(f"{self.task_id}: {describe(error)}") from None
         if proposal.choice is not None:
-            self._record_decision(spec, proposal)
+            question, choice = proposal.choice
+            self.log.info("Plan: %s", choice.sentence)
+            self._store().decide(decision_row(question, choice, spec, amp=proposal.amp))
         return spec, (accelerator, proposal)
-
-    def _record_decision(self, spec: JobSpec, proposal: Proposal) -> None:
-        from yolo_airflow_provider.operators.plan import decision_row
-
-        if proposal.choice is None:
-            return
-        question, choice = proposal.choice
-        self.log.info("Plan: %s", choice.sentence)
-        self._store().decide(decision_row(question, choice, spec, amp=proposal.amp))
 
     def _accelerator(self, budget: int | None, *, local: bool) -> Accelerator:
         asked = self._asked_accelerator()

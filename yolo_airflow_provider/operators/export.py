@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from yolo_airflow_provider.contract import ExportJob, Identity, JobResult, JobSpec
+from yolo_airflow_provider.contract import ExportJob, JobResult, JobSpec
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
@@ -64,7 +64,7 @@ class ExportOperator(YoloPodOperator):
         self.half = half
         self.trusted_weights = trusted_weights
 
-    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+    def _propose(self, accelerator: Accelerator) -> Proposal:
         training = self.weights if isinstance(self.weights, Mapping) else {}
         weights = training.get("weights") if training else self.weights
         if not isinstance(weights, str) or not weights:

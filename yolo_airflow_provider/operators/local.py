@@ -41,7 +41,6 @@ class LocalRun:
     def __init__(self, spec: JobSpec, log: Callable[[str], None]) -> None:
         self._spec = spec
         self._log = log
-        self._result_path = Path(spec.result_path)
         self._process: subprocess.Popen[str] | None = None
 
     def wait(self) -> JobResult:
@@ -52,8 +51,8 @@ class LocalRun:
         """
         # Not in the workspace: a full or unwritable one is what an answer may have to tell.
         with tempfile.TemporaryDirectory(prefix="yolo-airflow-") as folder:
-            self._result_path = Path(folder) / "answer.json"
-            return self._run(self._spec.model_copy(update={"result_path": str(self._result_path)}))
+            answer = Path(folder) / "answer.json"
+            return self._run(self._spec.model_copy(update={"result_path": str(answer)}))
 
     def _run(self, spec: JobSpec) -> JobResult:
         variables = {JOB_VARIABLE: spec.to_json(), PARENT_VARIABLE: str(os.getpid())}
@@ -75,7 +74,7 @@ class LocalRun:
             return_code = self._process.wait()
         finally:
             self.kill()
-        return self._read(return_code)
+        return self._read(Path(spec.result_path), return_code)
 
     def kill(self) -> None:
         """End the worker and everything that it started: SIGTERM, then SIGKILL. Does nothing when it has ended."""
@@ -96,14 +95,14 @@ class LocalRun:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def _read(self, return_code: int) -> JobResult:
-        text = self._result_path.read_text(encoding="utf-8") if self._result_path.exists() else ""
+    def _read(self, answer: Path, return_code: int) -> JobResult:
+        text = answer.read_text(encoding="utf-8") if answer.exists() else ""
         if not text:
             return self._without_result(return_code)
         try:
             return JobResult.from_json(text)
         except ContractError as error:
-            return self._failed(FailureClass.LOST, f"its answer {self._result_path} cannot be read: {error}")
+            return self._failed(FailureClass.LOST, f"its answer {answer} cannot be read: {error}")
 
     def _without_result(self, return_code: int) -> JobResult:
         if return_code < 0:

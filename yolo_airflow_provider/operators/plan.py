@@ -120,15 +120,15 @@ def profile_key(model: str, imgsz: int, *, amp: bool, accelerator: Accelerator) 
     return ProfileKey(
         model=profile_name(model),
         imgsz=imgsz,
-        precision=precision(amp, accelerator),
+        precision=precision(amp, accelerator.kind),
         accelerator_kind=accelerator.kind,
         product=accelerator.product,
     )
 
 
-def precision(amp: bool, accelerator: Accelerator) -> str:
+def precision(amp: bool, accelerator_kind: str) -> str:
     """Ultralytics trains in mixed precision on GPUs only."""
-    return "amp" if amp and accelerator.kind != "cpu" else "fp32"
+    return "amp" if amp and accelerator_kind != "cpu" else "fp32"
 
 
 def observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) -> list[Observation]:
@@ -175,7 +175,7 @@ def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool
         decided_at=datetime.now(UTC),
         model=question.model,
         imgsz=question.imgsz,
-        precision=precision(amp, accelerator),
+        precision=precision(amp, accelerator.kind),
         accelerator_kind=accelerator.kind,
         product=accelerator.product,
         mig_profile=accelerator.mig_profile,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from yolo_airflow_provider.contract import Identity, JobResult, JobSpec, PreprocessJob
+from yolo_airflow_provider.contract import JobResult, JobSpec, PreprocessJob
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal, YoloPodOperator
@@ -51,7 +51,7 @@ class PreprocessOperator(YoloPodOperator):
         self.task = task
         self.copy_images = copy_images
 
-    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+    def _propose(self, accelerator: Accelerator) -> Proposal:
         return Proposal(
             PreprocessJob(
                 data=read_data(self.data).path,

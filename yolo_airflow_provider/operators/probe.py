@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from yolo_airflow_provider.contract import Identity, JobResult, JobSpec, ProbeJob
+from yolo_airflow_provider.contract import JobResult, JobSpec, ProbeJob
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters, pods
@@ -36,7 +36,7 @@ class ProfileProbeOperator(ModelOperator):
         self.batches = batches
         self.steps = steps
 
-    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+    def _propose(self, accelerator: Accelerator) -> Proposal:
         source = read_data(self.data)
         common = self._common(source)
         batches = self._batches(source.images)

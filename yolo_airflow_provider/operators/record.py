@@ -17,7 +17,7 @@ from yolo_airflow_provider.contract import (
     TrainJob,
     profile_name,
 )
-from yolo_airflow_provider.operators.plan import run_key
+from yolo_airflow_provider.operators.plan import precision, run_key
 from yolo_airflow_provider.profiles.records import EpochRow, MeasurementRow, ModelRow, RunKey
 
 
@@ -98,12 +98,11 @@ def _unmeasured(spec: JobSpec, result: JobResult) -> dict[str, Any]:
     job = spec.job
     if not isinstance(job, TrainJob):
         return {}
-    on_cpu = spec.accelerator.kind == "cpu"
     return {
         "batch": job.batch,
-        "precision": "amp" if job.amp and not on_cpu else "fp32",
+        "precision": precision(job.amp, spec.accelerator.kind),
         "optimizer": job.optimizer,
-        "workers": 0 if on_cpu else job.workers,
+        "workers": 0 if spec.accelerator.kind == "cpu" else job.workers,
         "peak_device_bytes": result.failure.needed_bytes if result.failure else None,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from yolo_airflow_provider.contract import Identity, JobResult, JobSpec, TrainJob
+from yolo_airflow_provider.contract import JobResult, JobSpec, TrainJob
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters, pods
 from yolo_airflow_provider.operators.base import Proposal
@@ -61,7 +61,7 @@ class MigTrainOperator(ModelOperator):
         self.resume = resume
         self.train_arguments = train_arguments
 
-    def _propose(self, accelerator: Accelerator, *, identity: Identity) -> Proposal:
+    def _propose(self, accelerator: Accelerator) -> Proposal:
         source = read_data(self.data)
         common = self._common(source)
         cache = self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache)

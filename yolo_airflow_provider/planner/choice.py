@@ -92,23 +92,22 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     candidates = _consider(question, model)
     fitting = [candidate.batch for candidate in candidates if not candidate.why_not]
     asked = question.batch
+    as_asked = False
     if asked is not None and not _ruled_out(question, model, asked):
-        batch, why = asked, "given"
-    elif fitting:
-        batch, why = max(fitting), None
+        batch, as_asked = asked, True
     else:
-        batch, why = _fallback(question, model), None
+        batch = max(fitting) if fitting else _fallback(question, model)
     memory = model.estimate(batch)
-    found: Why = "given" if why == "given" else _why(memory, batch in fitting)
+    why: Why = "given" if as_asked else _why(memory, batch in fitting)
     seconds = _epoch_seconds(evidence, question.images)
     return Choice(
         batch=batch,
-        why=found,
+        why=why,
         memory=memory,
         epoch_seconds=seconds,
         candidates=_explained(candidates, batch),
         evidence=tuple(evidence.ids),
-        sentence=_sentence(question, batch, found, memory, seconds, evidence),
+        sentence=_sentence(question, batch, why, memory, seconds, evidence),
     )
 
 
@@ -259,10 +258,10 @@ def _sentence(
         )
     if seconds is not None:
         head += f", about {seconds:.0f} s an epoch"
-    return f"{head}; {_grounds(why, evidence, batch)}"
+    return f"{head}; {_grounds(why, evidence)}"
 
 
-def _grounds(why: Why, evidence: Evidence, batch: int) -> str:
+def _grounds(why: Why, evidence: Evidence) -> str:
     runs, probes = evidence.runs, evidence.probes
     named = []
     if runs:

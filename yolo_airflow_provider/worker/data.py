@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,21 @@ def read_dataset(data: str) -> dict[str, Any]:
     if missing:
         raise _refused(f"the data set {data} names {missing[0]}, which does not exist", "check train: and val:")
     for split in ("train", "val"):
-        if not images_of(description, split):
+        if next(_images(description, split), None) is None:
             raise _refused(f"the data set {data} has no image in {split}: ({description[split]})", "check the folder")
     return description
 
 
 def images_of(description: dict[str, Any], split: str) -> list[Path]:
     """The images of a split in order of name; its places are folders, or text files that list images."""
+    return sorted(_images(description, split))
+
+
+def _images(description: dict[str, Any], split: str) -> Iterator[Path]:
     from ultralytics.data.utils import IMG_FORMATS
 
-    listed = [file for place in _places(description, split) for file in _listed(place)]
-    return sorted(file for file in listed if file.suffix[1:].lower() in IMG_FORMATS)
+    listed = (file for place in _places(description, split) for file in _listed(place))
+    return (file for file in listed if file.suffix[1:].lower() in IMG_FORMATS)
 
 
 def _places(description: dict[str, Any], split: str) -> list[Path]:
@@ -48,9 +53,9 @@ def _places(description: dict[str, Any], split: str) -> list[Path]:
     return [Path(place) for place in named]
 
 
-def _listed(place: Path) -> list[Path]:
+def _listed(place: Path) -> Iterable[Path]:
     if place.is_dir():
-        return list(place.rglob("*"))
+        return place.rglob("*")
     lines = place.read_text(encoding="utf-8").splitlines()
     return [place.parent / line.strip() for line in lines if line.strip()]
 

@@ -29,7 +29,13 @@ from yolo_airflow_provider.worker.failures import JobError, classify
 from yolo_airflow_provider.worker.log import gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument
-from yolo_airflow_provider.worker.trainer import Preemption, check_arguments, trainer_class, training_arguments
+from yolo_airflow_provider.worker.trainer import (
+    Preemption,
+    check_arguments,
+    conditions,
+    trainer_class,
+    training_arguments,
+)
 
 WARM_UP_STEPS = 1
 """The first step builds autograd's and the allocator's caches; its time says nothing about the others."""
@@ -151,10 +157,9 @@ class Probe:
             instrument.measurement(
                 part=f"batch-{batch}",
                 batch=batch,
-                precision="amp" if self._job.amp and self._device.torch_name != "cpu" else "fp32",
                 optimizer=self._optimizer,
-                workers=0 if self._device.torch_name == "cpu" else self._job.workers,
                 failure=failure,
+                **conditions(self._job, self._device.torch_name),
             ),
         )
 

@@ -26,7 +26,13 @@ from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import duration, gib, say
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
-from yolo_airflow_provider.worker.trainer import Preemption, check_arguments, trainer_class, training_arguments
+from yolo_airflow_provider.worker.trainer import (
+    Preemption,
+    check_arguments,
+    conditions,
+    trainer_class,
+    training_arguments,
+)
 
 
 class Training:
@@ -74,10 +80,9 @@ class Training:
             self._instrument.measurement(
                 part="train",
                 batch=self._job.batch,
-                precision="amp" if self._uses_amp else "fp32",
                 optimizer=self._optimizer,
-                workers=0 if self._device.torch_name == "cpu" else self._job.workers,
                 failure=failure,
+                **conditions(self._job, self._device.torch_name),
             ),
         )
 
@@ -90,10 +95,6 @@ class Training:
     def started(self) -> bool:
         """The first batch was asked for."""
         return self._instrument.started
-
-    @property
-    def _uses_amp(self) -> bool:
-        return self._job.amp and self._device.torch_name != "cpu"
 
     def _found_checkpoint(self) -> Checkpoint | None:
         """What an earlier try left, if it was the same training; otherwise it is moved aside, not deleted."""

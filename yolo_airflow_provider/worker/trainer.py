@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +14,7 @@ from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.models import ModelSource
 
 
+@cache
 def trainer_class(task: str) -> type[Any]:
     """The trainer of a task, with atomic checkpoints.
 
@@ -70,7 +72,7 @@ def training_arguments(
         "imgsz": job.imgsz,
         "epochs": epochs,
         "batch": batch,
-        "amp": job.amp and device != "cpu",
+        "amp": conditions(job, device)["precision"] == "amp",
         "optimizer": job.optimizer,
         "seed": job.seed,
         "workers": job.workers,
@@ -79,6 +81,12 @@ def training_arguments(
         "exist_ok": True,
         "verbose": False,
     }
+
+
+def conditions(job: TrainJob | ProbeJob, device: str) -> dict[str, Any]:
+    """What a measurement says of how it ran: Ultralytics uses neither mixed precision nor loader processes on `cpu`."""
+    on_cpu = device == "cpu"
+    return {"precision": "amp" if job.amp and not on_cpu else "fp32", "workers": 0 if on_cpu else job.workers}
 
 
 class Preemption:
