@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-# `1g.5gb`, `3g.39gb`, `1g.10gb+me`; compute slices, then memory in GB by name only.
+# `1g.5gb`, `3g.39gb`, `1g.10gb+me`, `1g.24gb-me`; compute slices, then memory in GB by name only.
 _MIG_PROFILE = re.compile(r"^(?P<slices>\d)g\.(?P<memory>\d+)gb(?P<attributes>(?:[+.-][a-z]+)*)$")
 _MIG_RESOURCE = "nvidia.com/mig-"
 _GPU_RESOURCE = "nvidia.com/gpu"
+_NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9_. -]")
+_PRODUCT_SUFFIX = re.compile(r"(?:-MIG-.*|-SHARED)+$")
 
 _UNITS = {
     "": 1,
@@ -31,7 +33,7 @@ class Accelerator:
 
     Attributes:
         kind: `cpu`, `gpu` or `mig`.
-        product: as the driver names it, e.g. `NVIDIA A100-SXM4-40GB`; empty where it is not known yet.
+        product: the card in its canonical spelling, e.g. `NVIDIA-A100-SXM4-40GB`; empty where it is not known yet.
         mig_profile: e.g. `1g.5gb`; empty unless `kind` is `mig`.
         resource: the Kubernetes extended resource to ask for; empty on `cpu`.
         memory_bytes: usable memory, None where it is not known. Never derived from the profile's name: that number
@@ -46,7 +48,7 @@ class Accelerator:
 
     @property
     def label(self) -> str:
-        """For people: `cpu`, `1x 1g.5gb of NVIDIA A100-SXM4-40GB`."""
+        """For people: `cpu`, `1x 1g.5gb of NVIDIA-A100-SXM4-40GB`."""
         if self.kind == "cpu":
             return "cpu"
         product = self.product or "an unnamed GPU"
@@ -69,8 +71,8 @@ def parse_accelerator(text: str) -> Accelerator:
             f"accelerator {text!r} is shared by time-slicing: its memory is not isolated, so nothing measured on it"
             " holds for the next run; ask for an unshared resource"
         )
-    profile = _profile_of_resource(name) if name.startswith(_MIG_RESOURCE) else name
-    if not _MIG_PROFILE.match(profile):
+    profile = profile_of_name(name)
+    if profile_parts(profile) is None:
         raise ValueError(
             f"accelerator {text!r} is not known: use 'auto', 'cpu', 'gpu', a MIG profile such as '1g.10gb', or a"
             " resource name such as 'nvidia.com/mig-1g.10gb'"
@@ -83,10 +85,33 @@ def resource_of_profile(profile: str) -> str:
     return _MIG_RESOURCE + profile.replace("+", ".")
 
 
-def _profile_of_resource(resource: str) -> str:
-    # `.me` and `.gfx` at the end were written with a plus; the dot between slices and memory was not.
-    profile = resource.removeprefix(_MIG_RESOURCE)
-    return re.sub(r"gb\.(?=[a-z])", "gb+", profile)
+def profile_of_name(name: str) -> str:
+    """The driver's spelling of a profile that a node spells its own way, with or without `nvidia.com/mig-`.
+
+    Neither resource nor label may hold a plus: the device plugin writes `.me` for `+me` (its internal/rm/rm.go), GPU
+    feature discovery drops the sign in `gpu.product`, so that `1g.5gbme` is left (its internal/lm/resource.go). The
+    minus of `1g.24gb-me` is kept by both.
+    """
+    return re.sub(r"gb\.?(?=[a-z])", "gb+", name.removeprefix(_MIG_RESOURCE))
+
+
+def profile_parts(profile: str) -> tuple[int, int, str] | None:
+    """Compute slices, the memory in the name (GB, not what can be used) and attributes such as `+me`, empty for none.
+
+    None where the name is not one of a MIG profile.
+    """
+    found = _MIG_PROFILE.match(profile)
+    return (int(found["slices"]), int(found["memory"]), found["attributes"]) if found else None
+
+
+def canonical_product(name: str) -> str:
+    """One spelling of a card for what NVML and what a node's label call it.
+
+    GPU feature discovery writes the driver's name with dashes for spaces and without what a label cannot hold, then
+    `-MIG-<profile>` for a slice and `-SHARED` under time-slicing (k8s-device-plugin, internal/lm/resource.go). NVML
+    calls a slice `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. All of these are `NVIDIA-A100-SXM4-40GB`.
+    """
+    return _PRODUCT_SUFFIX.sub("", "-".join(_NOT_IN_A_LABEL.sub("", name).split()))
 
 
 def parse_memory(value: str | int | float) -> int:

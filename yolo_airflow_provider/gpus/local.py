@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.gpus.accelerator import Accelerator, canonical_product
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -47,7 +47,7 @@ def _gpu() -> Accelerator | None:
         if pynvml.nvmlDeviceGetCount() == 0:
             return None
         card = pynvml.nvmlDeviceGetHandleByIndex(0)
-        product = _text(pynvml.nvmlDeviceGetName(card))
+        product = canonical_product(_text(pynvml.nvmlDeviceGetName(card)))
         slice_handle = _first_slice(card)
         if slice_handle is None:
             return Accelerator(kind="gpu", product=product, memory_bytes=_memory(card))
