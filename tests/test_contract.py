@@ -10,12 +10,14 @@ from yolo_airflow_provider.contract import (
     Accelerator,
     ContractError,
     DatasetSummary,
+    Environment,
     Failure,
     FailureClass,
     Identity,
     JobResult,
     JobSpec,
     Measurement,
+    ModelFacts,
     TrainJob,
     profile_name,
 )
@@ -83,10 +85,13 @@ def measurements(part: str) -> st.SearchStrategy[Measurement]:
         peak_device_bytes=numbers,
         validation_peak_bytes=numbers,
         peak_rss_bytes=numbers,
+        peak_container_bytes=numbers,
+        rss_growth_bytes=numbers,
         step_seconds=fractions,
         epoch_seconds=fractions,
         images_per_second=fractions,
         data_wait_percent=fractions,
+        throttled_percent=fractions,
         read_bytes=numbers,
         written_bytes=numbers,
     )
@@ -114,6 +119,51 @@ def test_a_result_fits_a_termination_message_and_keeps_every_number(
     assert read.measurements == points
     assert read.failure is not None
     assert message.startswith(read.failure.message.removesuffix("…"))
+
+
+def test_a_whole_probe_leaves_room_for_its_advice() -> None:
+    """Three points with every field set, as large as real ones get, an architecture, a node and a sentence."""
+    whole = {
+        name: 97.1234 if name.endswith("_percent") else 1234.5678 if "seconds" in name else 123_456_789_012
+        for name in Measurement.model_fields
+        if name.endswith(("_bytes", "_percent", "_seconds", "_spread", "_second"))
+    }
+    points = tuple(
+        Measurement(
+            part=f"batch-{batch}",
+            batch=batch,
+            precision="fp32",
+            optimizer="AdamW",
+            workers=16,
+            bound_by="data_loading",
+            **whole,
+        )
+        for batch in (2, 8, 128)
+    )
+    result = JobResult(
+        kind="probe",
+        measurements=points,
+        model=ModelFacts(
+            name="yolo11x-seg", task="segment", parameters=62_142_656, gflops=319.77, stride=32, classes=80
+        ),
+        environment=Environment(
+            kind="mig",
+            product="NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            memory_bytes=10_200_547_328,
+            multiprocessors=16,
+            cpu_cores=8.0,
+            node="gke-production-a2-highgpu-1g-pool-1a2b3c4d-5e6f",
+            torch="2.9.1+cu128",
+            ultralytics="8.4.190",
+        ),
+        notes=("the CPU limit of 2 cores stopped the run in 34 % of its scheduling periods: raise it" + "." * 200,) * 2,
+    )
+    text = result.to_message()
+    assert len(text.encode()) <= RESULT_LIMIT_BYTES
+    read = JobResult.from_json(text)
+    assert read.measurements == points
+    assert read.notes
+    assert read.notes[0].startswith("the CPU limit of 2 cores stopped the run in 34 % of its scheduling periods")
 
 
 def test_a_short_text_is_not_shortened() -> None:

@@ -275,6 +275,11 @@ class Measurement(_Message):
     """Peak of the same quantity while validating."""
     peak_rss_bytes: int | None = None
     """Largest resident memory of the worker's process, whatever it computes on."""
+    peak_container_bytes: int | None = None
+    """Largest sampled memory of the container that cannot be reclaimed, loader processes and /dev/shm included; None
+    outside a container with a memory limit."""
+    rss_growth_bytes: int | None = None
+    """By which the process's resident memory grew an epoch; None under three epochs."""
     step_seconds: float | None = None
     epoch_seconds: float | None = None
     """Median of the epochs of this try, training and validation."""
@@ -287,6 +292,8 @@ class Measurement(_Message):
     """Of all CPU time on the node while it ran."""
     cpu_percent: float | None = None
     """CPU time of the process by wall time; 200 is two cores busy."""
+    throttled_percent: float | None = None
+    """Share of the container's scheduling periods in which its CPU limit stopped it; None without a limit."""
     device_busy_percent: float | None = None
     io_pressure_percent: float | None = None
     """Share of time some task of the cgroup stalled on I/O (PSI `some`)."""

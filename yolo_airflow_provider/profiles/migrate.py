@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from yolo_airflow_provider.profiles.errors import StoreError, StoreOutdatedError, StoreVersionError
 
-KNOWN_REVISIONS = ("0001",)
+KNOWN_REVISIONS = ("0001", "0002")
 """Every revision of the store that this package can read or upgrade, oldest first."""
 HEAD_REVISION = KNOWN_REVISIONS[-1]
 """The revision that this package writes."""

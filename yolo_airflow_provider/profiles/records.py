@@ -76,6 +76,8 @@ class MeasurementRow:
     """As the device called itself."""
     mig_profile: str | None = None
     budget_bytes: int | None = None
+    container_limit_bytes: int | None = None
+    """Memory limit of the container; on `cpu` mostly the budget, on a GPU another memory."""
     multiprocessors: int | None = None
     cpu_cores: float | None = None
     node: str | None = None
@@ -85,6 +87,10 @@ class MeasurementRow:
     peak_device_bytes: int | None = None
     validation_peak_bytes: int | None = None
     peak_rss_bytes: int | None = None
+    peak_container_bytes: int | None = None
+    """Of the container's memory what cannot be reclaimed, loader processes and /dev/shm included; sampled."""
+    rss_growth_bytes: int | None = None
+    """Of the process, an epoch; what shrank did not grow: 0."""
     step_seconds: float | None = None
     epoch_seconds: float | None = None
     epoch_seconds_spread: float | None = None
@@ -94,6 +100,8 @@ class MeasurementRow:
     io_pressure_percent: float | None = None
     memory_pressure_percent: float | None = None
     cpu_percent: float | None = None
+    throttled_percent: float | None = None
+    """Of the container's scheduling periods, those in which its CPU limit stopped it."""
     device_busy_percent: float | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None

@@ -168,6 +168,9 @@ _measured: list[sa.Column[int] | sa.Column[float]] = [
     _bytes("peak_device_bytes"),
     _bytes("validation_peak_bytes"),
     _bytes("peak_rss_bytes"),
+    _bytes("peak_container_bytes"),
+    _bytes("container_limit_bytes"),
+    _bytes("rss_growth_bytes"),
     _bytes("read_bytes"),
     _bytes("written_bytes"),
     _number("data_wait_percent"),
@@ -175,6 +178,7 @@ _measured: list[sa.Column[int] | sa.Column[float]] = [
     _number("io_pressure_percent"),
     _number("memory_pressure_percent"),
     _number("cpu_percent"),
+    _number("throttled_percent"),
     _number("device_busy_percent"),
     _integer("batch"),
 ]

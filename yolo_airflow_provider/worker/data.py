@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from yolo_airflow_provider.contract import FailureClass
 from yolo_airflow_provider.worker.failures import JobError
+
+_SAMPLE = 256
+"""Files whose size is asked for: a mean within a tenth, in a fraction of a second also on NFS."""
 
 
 def read_dataset(data: str) -> dict[str, Any]:
@@ -39,6 +43,15 @@ def read_dataset(data: str) -> dict[str, Any]:
 def images_of(description: dict[str, Any], split: str) -> list[Path]:
     """The images of a split in order of name; its places are folders, or text files that list images."""
     return sorted(_images(description, split))
+
+
+def mean_size_bytes(files: Sequence[str | Path]) -> float | None:
+    """Mean size of some files, from an even sample of them; None where none of those is there."""
+    sizes = []
+    for file in files[:: max(len(files) // _SAMPLE, 1)][:_SAMPLE]:
+        with contextlib.suppress(OSError):
+            sizes.append(Path(file).stat().st_size)
+    return sum(sizes) / len(sizes) if sizes else None
 
 
 def _images(description: dict[str, Any], split: str) -> Iterator[Path]:

@@ -28,6 +28,15 @@ def read_identity(run_folder: Path) -> dict[str, Any] | None:
     return found
 
 
+def changes(earlier: dict[str, Any] | None, now: dict[str, Any]) -> str:
+    """What another training differs in, for its log: `epochs 100 -> 300`; empty where nothing does."""
+    if earlier is None:
+        return "nothing says which"
+    return ", ".join(
+        f"{key} {earlier.get(key)!r} -> {now[key]!r}" for key in sorted(now) if earlier.get(key) != now[key]
+    )
+
+
 def marker(run_folder: Path) -> Path:
     """Where the folder's training is noted."""
     return run_folder / _MARKER
@@ -56,7 +65,7 @@ def finished(spec: JobSpec, job: TrainJob) -> JobResult | None:
     folder = Path(spec.run_folder)
     if not job.resume or read_identity(folder) != identity(job):
         return None
-    for file in sorted(folder.glob("result-*.json"), reverse=True):
+    for file in sorted(folder.glob("result-*.json"), key=_try_number, reverse=True):
         try:
             result = JobResult.from_json(file.read_text(encoding="utf-8"))
         except (OSError, ContractError):
@@ -65,3 +74,9 @@ def finished(spec: JobSpec, job: TrainJob) -> JobResult | None:
             note = f"try {result.try_number} finished this training; its result is reported again, nothing is trained"
             return result.model_copy(update={"notes": (note,)})
     return None
+
+
+def _try_number(result_file: Path) -> int:
+    """Of `result-10.json`, which as text would come before `result-9.json`."""
+    number = result_file.stem.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0

@@ -1,4 +1,8 @@
-"""Export, reload and compare: an artefact is only handed on when it answers as the model does."""
+"""Export, reload and compare: an artefact is only handed on when it answers as the model does.
+
+It is made in a folder of the try's own and moved to its place last, so that neither a broken one nor a zombie's stands
+where the next task looks.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,12 @@ from yolo_airflow_provider.contract import ExportJob, ExportSummary, FailureClas
 from yolo_airflow_provider.worker import models
 from yolo_airflow_provider.worker.data import images_of, read_dataset
 from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.files import make_folder
 from yolo_airflow_provider.worker.log import say
+
+WEIGHTS = "model.pt"
+"""The copy that is exported; artefacts are named after it."""
 
 # What each format needs besides the extra `worker`, for an error that says what to install.
 _PACKAGES = {
@@ -27,14 +35,14 @@ _PACKAGES = {
 }
 
 
-def export(spec: JobSpec, job: ExportJob) -> JobResult:
+def export(spec: JobSpec, job: ExportJob, fence: Fence) -> JobResult:
     """Export the weights, reload the artefact and compare both on real images.
 
     The outputs compared are the raw ones, before non-maximum suppression, which would hide or blow up a difference.
 
     Raises:
-        JobError: the weights or the format are wrong, a package is missing, or the outputs differ by more than the
-            tolerance.
+        JobError: the weights or the format are wrong, a package is missing, the outputs differ by more than the
+            tolerance, or a later try has the folder.
     """
     folder = make_folder(Path(spec.run_folder) / "export")
     formats = known_formats()
@@ -47,9 +55,20 @@ def export(spec: JobSpec, job: ExportJob) -> JobResult:
         raise _refused(f"weights={job.weights!r} names an architecture", "give the .pt file that a training wrote")
     images = _images(job)
     # Exporters write beside the weights; the training's folder is not theirs.
-    weights = Path(shutil.copyfile(source.path, folder / "model.pt"))
-    artefact = _export(weights, job)
-    difference = largest_difference(weights, artefact, images, imgsz=job.imgsz)
+    work = _own_folder(folder, fence)
+    weights = Path(shutil.copyfile(source.path, work / WEIGHTS))
+    made = _export(weights, job)
+    difference = largest_difference(weights, made, images, imgsz=job.imgsz)
+    if not difference <= job.tolerance:  # NaN is not within a tolerance either
+        raise JobError(
+            FailureClass.CODE,
+            f"{made} answers differently from its weights: {difference:.3g} of the largest output on"
+            f" {len(images)} images, tolerance {job.tolerance:.3g}",
+            hint="half precision wants a tolerance of about 1e-2; otherwise the export is broken, do not deploy it",
+            stage="export",
+        )
+    fence.check()
+    artefact = _hand_on(made, work, folder)
     summary = ExportSummary(
         format=job.format,
         artefact=str(artefact.relative_to(spec.run_folder)),
@@ -64,14 +83,6 @@ def export(spec: JobSpec, job: ExportJob) -> JobResult:
         f"exported {summary.artefact}: {summary.size_bytes / 2**20:.1f} MiB, SHA-256 {summary.sha256[:12]}…, largest"
         f" difference {difference:.2e} of the largest output on {len(images)} images (tolerance {job.tolerance:.0e})"
     )
-    if not difference <= job.tolerance:  # NaN is not within a tolerance either
-        raise JobError(
-            FailureClass.CODE,
-            f"{artefact} answers differently from its weights: {difference:.3g} of the largest output on"
-            f" {len(images)} images, tolerance {job.tolerance:.3g}",
-            hint="half precision wants a tolerance of about 1e-2; otherwise the export is broken, do not deploy it",
-            stage="export",
-        )
     return JobResult(kind="export", try_number=spec.identity.try_number, export=summary)
 
 
@@ -117,6 +128,29 @@ def sha256(artefact: Path) -> str:
     for file_path in _files(artefact):
         digest.update(f"{file_path.relative_to(artefact)}\0{sha256(file_path)}\0".encode())
     return digest.hexdigest()
+
+
+def _own_folder(folder: Path, fence: Fence) -> Path:
+    """An empty folder for this try's work; what earlier tries left of theirs is removed."""
+    for left in folder.glob(".try-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return make_folder(folder / f".try-{fence.try_number}")
+
+
+def _hand_on(made: Path, work: Path, folder: Path) -> Path:
+    """Move what the exporter wrote over what an earlier try made; returns the artefact's place.
+
+    All of it: some formats keep large weights in a second file beside the artefact.
+    """
+    for new in work.iterdir():
+        place = folder / new.name
+        if new.name == WEIGHTS:
+            continue
+        if place.is_dir():
+            shutil.rmtree(place)
+        new.replace(place)
+    shutil.rmtree(work)
+    return folder / made.absolute().relative_to(work.absolute())
 
 
 def _export(weights: Path, job: ExportJob) -> Path:

@@ -1,37 +1,11 @@
-"""Why a job failed: one exception that carries the class, and the texts by which causes are told apart."""
+"""Why a job failed: one exception that carries the class, and the class of any other."""
 
 from __future__ import annotations
 
 import errno
 
 from yolo_airflow_provider.contract import Failure, FailureClass
-
-# Lower case, in order: the first that occurs in the text decides.
-_TEXTS: tuple[tuple[str, FailureClass], ...] = (
-    # A loader process that died on a full /dev/shm (pytorch#5040, ultralytics#1238).
-    ("bus error", FailureClass.SHM),
-    ("unable to open shared memory object", FailureClass.SHM),
-    # Lost devices, before memory: their texts contain "out of memory" nowhere, but come first in the log.
-    ("failed to initialize nvml: unknown error", FailureClass.GPU_LOST),
-    ("gpu is lost", FailureClass.GPU_LOST),
-    ("fallen off the bus", FailureClass.GPU_LOST),
-    ("cuda-capable device(s) is/are busy or unavailable", FailureClass.GPU_LOST),
-    ("unspecified launch failure", FailureClass.GPU_LOST),
-    # Host memory.
-    ("defaultcpuallocator: can't allocate memory", FailureClass.HOST_OOM),
-    ("defaultcpuallocator: not enough memory", FailureClass.HOST_OOM),
-    ("cannot allocate memory", FailureClass.HOST_OOM),
-    # Device memory. On a MIG slice the allocator asks NVML what it may not know, and the out-of-memory shows as
-    # this assertion (pytorch#112377, #197312).
-    ("cuda out of memory", FailureClass.GPU_OOM),
-    ("out of memory", FailureClass.GPU_OOM),
-    ("nvml_success == r internal assert failed", FailureClass.GPU_OOM),
-    ("cublas_status_alloc_failed", FailureClass.GPU_OOM),
-    ("cudnn_status_internal_error", FailureClass.GPU_OOM),
-    ("unable to find an engine", FailureClass.GPU_OOM),
-    ("no space left on device", FailureClass.DISK_FULL),
-    ("disk quota exceeded", FailureClass.DISK_FULL),
-)
+from yolo_airflow_provider.symptoms import classify_text
 
 _HINTS = {
     FailureClass.GPU_OOM: "the next try plans with this measured, and takes a smaller batch; or ask for a larger slice",
@@ -67,12 +41,6 @@ class JobError(Exception):
         self.hint = hint or _HINTS.get(failure_class, "")
         self.stage = stage
         self.needed_bytes = needed_bytes
-
-
-def classify_text(text: str) -> FailureClass | None:
-    """The class that an error text or a log's tail tells, None where it tells none."""
-    lowered = text.lower()
-    return next((found for sign, found in _TEXTS if sign in lowered), None)
 
 
 def classify(error: BaseException) -> FailureClass:

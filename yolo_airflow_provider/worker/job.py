@@ -33,8 +33,9 @@ from yolo_airflow_provider.contract import (
     TrainJob,
 )
 from yolo_airflow_provider.worker.failures import JobError, classify, describe_failure
+from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.files import make_folder, write_atomically
-from yolo_airflow_provider.worker.log import gib, say
+from yolo_airflow_provider.worker.log import gib, kept, say
 
 _DEFAULT_RESULT_PATH = "/dev/termination-log"
 _PR_SET_PDEATHSIG = 1
@@ -54,26 +55,27 @@ def main(environment: Mapping[str, str] | None = None) -> int:
         spec = JobSpec.from_json(text)
     except ContractError as error:
         failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage="setup")
-        _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text), run_folder=None)
+        _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text), fence=None)
         return 2
-    result = run(spec)
-    _answer(result, Path(spec.result_path), run_folder=Path(spec.run_folder))
+    fence = Fence(Path(spec.run_folder), spec.identity.try_number)
+    with kept(fence.folder / f"worker-{fence.try_number}.log"):
+        result = _answer(run(spec, fence), Path(spec.result_path), fence=fence)
     return exit_code(result.failure)
 
 
-def run(spec: JobSpec) -> JobResult:
+def run(spec: JobSpec, fence: Fence) -> JobResult:
     """Do a job; every failure becomes part of the result."""
-    worker: _Work | None = None
+    worker = _Work(spec, fence)
     try:
-        make_folder(Path(spec.run_folder))
-        worker = _Work(spec)
+        make_folder(fence.folder)
+        fence.take()
         return worker.do()
     except BaseException as error:
         failure_class = classify(error)
         if failure_class is FailureClass.CODE:
             traceback.print_exc(file=sys.stdout)
         failure = describe_failure(error, stage=spec.job.kind, budget_bytes=spec.accelerator.memory_budget_bytes)
-        return (worker or _Work(spec)).failed(failure)
+        return worker.failed(failure)
 
 
 def exit_code(failure: Failure | None) -> int:
@@ -88,8 +90,9 @@ def exit_code(failure: Failure | None) -> int:
 class _Work:
     """The running job and what it has measured so far, for an answer at any moment."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, fence: Fence) -> None:
         self._spec = spec
+        self._fence = fence
         self._measured: Callable[[FailureClass], tuple[Measurement, ...]] = lambda _: ()
         self._started: Callable[[], bool] = lambda: False
         self._context: Callable[[], JobResult] = lambda: JobResult(kind=spec.job.kind)
@@ -103,7 +106,7 @@ class _Work:
         if job.kind == "preprocess":
             from yolo_airflow_provider.worker.dataset import preprocess
 
-            summary = preprocess(self._spec, job, say)
+            summary = preprocess(self._spec, job, say, self._fence.check)
             return JobResult(kind="preprocess", try_number=self._spec.identity.try_number, dataset=summary)
         from yolo_airflow_provider.worker import earlier, offline
 
@@ -115,7 +118,7 @@ class _Work:
         if job.kind == "export":
             from yolo_airflow_provider.worker.export import export
 
-            return export(self._spec, job)
+            return export(self._spec, job, self._fence)
         return self._measure(job)
 
     def failed(self, failure: Failure) -> JobResult:
@@ -147,10 +150,16 @@ class _Work:
         device = open_device(self._spec.accelerator)
         if job.amp and device.torch_name != "cpu":
             place_amp_check_model()
-        work = Training(self._spec, job, device) if isinstance(job, TrainJob) else Probe(self._spec, job, device)
+        work = (
+            Training(self._spec, job, device, self._fence)
+            if isinstance(job, TrainJob)
+            else Probe(self._spec, job, device, self._fence)
+        )
         self._measured = work.measured
         self._started = lambda: work.started
-        self._context = lambda: JobResult(kind=job.kind, model=work.facts, environment=device.environment())
+        self._context = lambda: JobResult(
+            kind=job.kind, model=work.facts, environment=device.environment(), notes=work.advice()
+        )
         return work.run(Preemption())
 
     @contextlib.contextmanager
@@ -191,7 +200,7 @@ class _Work:
             # What fits and what does not is what a probe is for; the batch that does not is its last point.
             result = result.model_copy(update={"failure": None, "notes": (str(error),)})
         try:
-            _answer(result, Path(self._spec.result_path), run_folder=Path(self._spec.run_folder))
+            result = _answer(result, Path(self._spec.result_path), fence=self._fence)
         finally:
             sys.stdout.flush()
             os._exit(exit_code(result.failure))
@@ -201,8 +210,10 @@ def _stopped(number: int, frame: FrameType | None) -> None:
     raise JobError(FailureClass.PREEMPTED, "the run was asked to stop (SIGTERM)", stage="setup")
 
 
-def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) -> None:
-    """Write the result where the operator reads it, and a copy beside what the run made."""
+def _answer(result: JobResult, result_path: Path, *, fence: Fence | None) -> JobResult:
+    """Write the result where the operator reads it, and a copy beside what the run made; returns what was written."""
+    if fence is not None:
+        result = _own(result, fence)
     try:
         message = result.to_message()
     except ContractError as error:
@@ -210,9 +221,9 @@ def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) ->
         failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage=result.kind)
         result = JobResult(kind=result.kind, try_number=result.try_number, failure=result.failure or failure)
         message = result.to_message()
-    if run_folder is not None and run_folder.is_dir():
+    if fence is not None and fence.holds and fence.folder.is_dir():
         with contextlib.suppress(OSError):  # a full disk must not hide the failure that it caused
-            write_atomically(run_folder / f"result-{result.try_number}.json", message)
+            write_atomically(fence.folder / f"result-{result.try_number}.json", message)
     if result.failure is not None:
         failure = result.failure
         say(f"{failure.failure_class}: {failure.message}" + (f" ({failure.hint})" if failure.hint else ""))
@@ -222,6 +233,18 @@ def _answer(result: JobResult, result_path: Path, *, run_folder: Path | None) ->
         result_path.write_text(message, encoding="utf-8")
     except OSError as error:
         say(f"the answer cannot be written to {result_path}: {error.strerror}; the exit code stands for it")
+    return result
+
+
+def _own(result: JobResult, fence: Fence) -> JobResult:
+    """The result, unless a later try has the folder: then what this one did, or failed of, is not the run's."""
+    try:
+        fence.check()
+    except JobError as error:
+        return result.model_copy(update={"failure": describe_failure(error, stage=result.kind)})
+    except OSError:
+        return result  # a folder that cannot be read is what the failure tells
+    return result
 
 
 def _raw_result_path(text: str) -> Path:

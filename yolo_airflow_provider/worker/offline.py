@@ -61,6 +61,7 @@ def prepare(run_folder: Path, *, trusted_weights: bool = False) -> None:
     if "ultralytics" in sys.modules:
         raise RuntimeError("offline.prepare() must run before ultralytics is imported")
     os.environ.update(_SWITCHES)
+    _know_cores()
     if trusted_weights:
         os.environ["ULTRALYTICS_SAFE_LOAD"] = "false"
     configuration = make_folder(run_folder / ".ultralytics")
@@ -97,6 +98,16 @@ def place_amp_check_model() -> Path:
     if not path.exists():
         YOLO(f"{_AMP_CHECK_MODEL}.yaml").save(path)
     return path
+
+
+def _know_cores() -> None:
+    """Let `os.cpu_count` answer where the container hides it (no /proc/cpuinfo, no /sys).
+
+    It may say None, and Ultralytics 8.4 calculates with it while it is imported (utils/__init__.py) and when it builds
+    a loader (data/build.py). The cores that the process may run on are what it should take anyhow.
+    """
+    if os.cpu_count() is None:
+        os.cpu_count = lambda: len(os.sched_getaffinity(0))
 
 
 def _place_fonts(folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 Each point is a whole epoch of Ultralytics' own trainer on a small subset: forward, real loss, backward, optimizer
 and EMA at every step, then the validation pass at its usual twice the batch. Points run in ascending order, since
-heap that a larger batch left behind would hide what a smaller one needs.
+heap that a larger batch left behind would hide what a smaller one needs. Each point is on record in the run's folder
+as soon as it is measured, and the next try of the same probe takes it from there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +28,13 @@ from yolo_airflow_provider.contract import (
 from yolo_airflow_provider.worker import models
 from yolo_airflow_provider.worker.data import images_of, read_dataset
 from yolo_airflow_provider.worker.failures import JobError, classify
+from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.log import gib, say
+from yolo_airflow_provider.worker.measure import host
+from yolo_airflow_provider.worker.measure.advice import throttled
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument
+from yolo_airflow_provider.worker.points import Earlier, PointLog
 from yolo_airflow_provider.worker.trainer import (
     Preemption,
     check_arguments,
@@ -53,12 +59,15 @@ class _Crowd:
 class Probe:
     """All points of a probe. `run` measures them; `measured` answers at any time."""
 
-    def __init__(self, spec: JobSpec, job: ProbeJob, device: Device) -> None:
+    def __init__(self, spec: JobSpec, job: ProbeJob, device: Device, fence: Fence) -> None:
         self._spec = spec
         self._job = job
         self._device = device
+        self._fence = fence
+        self._log = PointLog(spec, job, fence, limit_bytes=host.memory_limit_bytes())
         self._folder = Path(spec.run_folder) / "probe"
         self._points: list[Measurement] = []
+        self._notes: list[str] = []
         self._running: tuple[Instrument, int] | None = None
         self._optimizer = job.optimizer
         self._facts: ModelFacts | None = None
@@ -91,16 +100,20 @@ class Probe:
                 hint=f"probe batches of at most {len(crowd.train)}",
                 stage="setup",
             )
+        self._fence.check()
+        shutil.rmtree(self._folder, ignore_errors=True)  # the subset of a try that vanished
+        earlier = self._log.earlier()
         for batch in sorted(set(self._job.batches)):
-            try:
-                self._measure(batch, source, crowd, preemption)
-            except Exception as error:
-                failure = classify(error)
-                if failure not in MEMORY_FAILURES or not self._points:
-                    raise
-                self._points.extend(self._current(failure))
-                self._running = None
-                say(f"probe: batch {batch} does not fit ({failure}); larger ones are not tried")
+            known = earlier.points.get(batch)
+            if known is not None and (known.failure_class is None or self._points):
+                self._reuse(known, earlier)
+            elif batch in earlier.vanished and self._points:
+                self._note(f"an earlier try ended without a word while it measured batch {batch}: it is left out")
+                break
+            else:
+                self._try(batch, source, crowd, preemption)
+            if self._points[-1].failure_class is not None:
+                say(f"probe: batch {batch} does not fit ({self._points[-1].failure_class}); larger ones are not tried")
                 break
         return JobResult(
             kind="probe",
@@ -108,11 +121,47 @@ class Probe:
             model=self._facts,
             environment=self._device.environment(),
             measurements=tuple(self._points),
+            notes=self.advice(),
         )
+
+    def advice(self) -> tuple[str, ...]:
+        """What the probe has to say: what it left out, and whether its CPU limit was in the way.
+
+        Nothing about waiting for data, which in a handful of steps is mostly the first one.
+        """
+        found = [throttled(point, host.cpu_cores()) for point in self._points[-1:]]
+        return (*self._notes, *(sentence for sentence in found if sentence))
 
     def measured(self, failure: FailureClass | None = None) -> tuple[Measurement, ...]:
         """The points so far, and the one that was running as a failure."""
         return (*self._points, *self._current(failure))
+
+    def _note(self, sentence: str) -> None:
+        self._notes.append(sentence)
+        say(f"probe: {sentence}")
+
+    def _reuse(self, point: Measurement, earlier: Earlier) -> None:
+        """Take a point that an earlier try measured as this one's."""
+        self._points.append(point)
+        self._facts = self._facts or earlier.model
+        self._note(f"batch {point.batch} was measured by an earlier try and is not measured again")
+
+    def _try(self, batch: int, source: models.ModelSource, crowd: _Crowd, preemption: Preemption) -> None:
+        """Measure a batch size; running out of memory is a point as well, but for the first one."""
+        self._log.started(batch)
+        say(f"probe: measuring batch {batch}")
+        try:
+            self._measure(batch, source, crowd, preemption)
+        except Exception as error:
+            failure = classify(error)
+            point = self._current(failure) if failure in MEMORY_FAILURES else ()
+            # On record first: it is an end of this batch, whether the probe goes on or not.
+            with contextlib.suppress(OSError):
+                self._log.measured(point[0], self._facts) if point else self._log.ended(batch, failure)
+            if not point or not self._points:
+                raise
+            self._points.extend(point)
+            self._running = None
 
     def _measure(self, batch: int, source: models.ModelSource, crowd: _Crowd, preemption: Preemption) -> None:
         data = _write_subset(self._folder / f"batch-{batch}", crowd, batch=batch, steps=self._job.steps)
@@ -129,6 +178,7 @@ class Probe:
         arguments |= {"nbs": batch, "save": False, "patience": 0, "close_mosaic": 0}
         check_arguments(self._job.task, arguments)
         trainer = trainer_class(self._job.task)(overrides=arguments)
+        trainer.fence = self._fence
         self._device.release()
         instrument = Instrument(self._device, try_number=self._spec.identity.try_number)
         self._running = (instrument, batch)
@@ -138,6 +188,7 @@ class Probe:
         trainer.train()
         del instrument.steps_seconds[:WARM_UP_STEPS]
         point = self._current(None)[0]
+        self._log.measured(point, self._facts)
         self._points.append(point)
         self._running = None
         del trainer

@@ -18,36 +18,48 @@ from yolo_airflow_provider.contract import (
     TrainSummary,
 )
 from yolo_airflow_provider.worker import models
-from yolo_airflow_provider.worker.checkpoints import Checkpoint, mend_best, newest, strip
-from yolo_airflow_provider.worker.data import read_dataset
-from yolo_airflow_provider.worker.earlier import identity as job_identity, marker, read_identity, set_aside
+from yolo_airflow_provider.worker.checkpoints import Checkpoint, mend_best, newest, remove_leftovers, strip
+from yolo_airflow_provider.worker.data import mean_size_bytes, read_dataset
+from yolo_airflow_provider.worker.earlier import changes, identity as job_identity, marker, read_identity, set_aside
 from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import duration, gib, say
+from yolo_airflow_provider.worker.measure import host
+from yolo_airflow_provider.worker.measure.advice import Circumstances, advise, growing
 from yolo_airflow_provider.worker.measure.device import Device
 from yolo_airflow_provider.worker.measure.run import Instrument, plain_metrics
 from yolo_airflow_provider.worker.trainer import (
     Preemption,
     check_arguments,
+    check_device,
     conditions,
     trainer_class,
     training_arguments,
 )
 
+_GROWTH_EPOCHS = 5
+"""Epochs of this try before its memory's growth is spoken of: the first ones fill caches."""
+
 
 class Training:
     """One try of a training. `run` does it; `measured` answers at any time, also after a failure."""
 
-    def __init__(self, spec: JobSpec, job: TrainJob, device: Device) -> None:
+    def __init__(self, spec: JobSpec, job: TrainJob, device: Device, fence: Fence) -> None:
         self._spec = spec
         self._job = job
         self._device = device
-        self._run_folder = Path(spec.run_folder)
+        self._fence = fence
+        # Absolute, as a path that Ultralytics is to resume from must be.
+        self._run_folder = Path(spec.run_folder).absolute()
         self._folder = self._run_folder / "train"
         self._instrument = Instrument(device, try_number=spec.identity.try_number, on_epoch=self._epoch_done)
         self._optimizer = job.optimizer
         self._resumed_epochs = 0
         self._facts: ModelFacts | None = None
+        self._images = 0
+        self._image_bytes: float | None = None
+        self._warned = False
         self._started = time.monotonic()
 
     def run(self, preemption: Preemption) -> JobResult:
@@ -60,6 +72,7 @@ class Training:
         read_dataset(self._job.data)
         models.check_imgsz(self._job.imgsz, models.LEAST_STRIDE)
         # Everything that can be refused is refused before what an earlier try left is touched.
+        check_device(self._job, self._device.torch_name)
         check_arguments(self._job.task, self._arguments(source))
         checkpoint = self._found_checkpoint()
         if checkpoint is not None and (checkpoint.finished or checkpoint.epochs_done >= self._job.epochs):
@@ -69,7 +82,10 @@ class Training:
         preemption.attach(trainer)
         trainer.add_callback("on_pretrain_routine_end", lambda t: self._built(t, source.name))
         trainer.train()
-        return self._result(plain_metrics(trainer.metrics or {}), epochs_done=self._epochs_done())
+        advice = self.advice()
+        for sentence in advice:
+            say(sentence)
+        return self._result(plain_metrics(trainer.metrics or {}), epochs_done=self._epochs_done(), notes=advice)
 
     def measured(self, failure: FailureClass | None = None) -> tuple[Measurement, ...]:
         """What was measured so far; empty before the model was built."""
@@ -86,6 +102,25 @@ class Training:
             ),
         )
 
+    def advice(self) -> tuple[str, ...]:
+        """What the measurement says about the next run; nothing before the first whole epoch."""
+        if not self._instrument.epochs:
+            return ()
+        (measured,) = self.measured()
+        left = self._job.epochs - self._epochs_done()
+        known = Circumstances(
+            on_cpu=self._device.torch_name == "cpu",
+            imgsz=self._job.imgsz,
+            cpu_cores=host.cpu_cores(),
+            cache=self._job.cache,
+            seconds=self._instrument.seconds,
+            images=self._images,
+            image_bytes=self._image_bytes,
+            epochs_ahead=left or self._job.epochs,
+            memory_limit_bytes=self._memory_limit_bytes(),
+        )
+        return advise(measured, known)
+
     @property
     def facts(self) -> ModelFacts | None:
         """The architecture, once it was built."""
@@ -100,15 +135,16 @@ class Training:
         """What an earlier try left, if it was the same training; otherwise it is moved aside, not deleted."""
         earlier, identity = read_identity(self._run_folder), job_identity(self._job)
         if self._folder.exists() and (earlier != identity or not self._job.resume):
-            changed = sorted(key for key in identity if (earlier or {}).get(key) != identity[key])
-            why = f"{', '.join(changed)} changed" if changed else "resume=False"
+            why = changes(earlier, identity) or "resume=False"
             aside = set_aside(self._run_folder, self._folder)
             say(f"the folder holds another training ({why}): it is kept as {aside.name}, this one starts anew")
         make_folder(self._folder)
         write_atomically(marker(self._run_folder), json.dumps(identity))
-        checkpoint = newest(self._folder / "weights", trusted=self._job.trusted_weights)
+        weights = self._folder / "weights"
+        remove_leftovers(weights)
+        checkpoint = newest(weights, trusted=self._job.trusted_weights)
         if checkpoint is not None:
-            mend_best(self._folder / "weights", checkpoint, trusted=self._job.trusted_weights)
+            mend_best(weights, checkpoint, trusted=self._job.trusted_weights, fence=self._fence)
         return checkpoint
 
     def _arguments(self, source: models.ModelSource) -> dict[str, Any]:
@@ -126,16 +162,21 @@ class Training:
         arguments = self._arguments(source)
         if checkpoint is not None:
             self._resumed_epochs = checkpoint.epochs_done
-            say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}")
+            batch = self._job.batch
+            other = f", now with batch {batch} instead of {checkpoint.batch}" if checkpoint.batch != batch else ""
+            say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}{other}")
             arguments |= {"resume": str(checkpoint.path), "model": str(checkpoint.path)}
-        return trainer_class(self._job.task)(overrides=arguments)
+        trainer = trainer_class(self._job.task)(overrides=arguments)
+        trainer.fence = self._fence
+        return trainer
 
     def _built(self, trainer: Any, name: str) -> None:
         """Setup is over: keep the architecture's facts, refuse what the trainer would have bent in silence."""
         module = getattr(trainer.model, "module", trainer.model)
         self._facts = models.facts(module, name=name, task=self._job.task, imgsz=self._job.imgsz)
         models.check_imgsz(self._job.imgsz, self._facts.stride)
-        images = len(trainer.train_loader.dataset)
+        self._images = images = len(trainer.train_loader.dataset)
+        self._image_bytes = mean_size_bytes(getattr(trainer.train_loader.dataset, "im_files", ()))
         if self._job.batch > images:
             raise JobError(
                 FailureClass.DATA,
@@ -151,6 +192,7 @@ class Training:
         )
 
     def _epoch_done(self, record: EpochRecord, trainer: Any) -> None:
+        self._fence.check()
         with (self._run_folder / "epochs.jsonl").open("a", encoding="utf-8") as file:
             file.write(record.model_dump_json(exclude_none=True) + "\n")
         left = (self._job.epochs - record.epoch) * record.seconds
@@ -161,6 +203,24 @@ class Training:
             f" waited {record.data_wait_percent or 0:.0f} % for data, peak {gib(record.peak_device_bytes)},"
             f" {duration(record.seconds)}, {duration(left)} left"
         )
+
+        self._warn_of_growth(self._job.epochs - record.epoch)
+
+    def _warn_of_growth(self, epochs_left: int) -> None:
+        """Say once, while there is time, that memory will not last to the end."""
+        if self._warned or len(self._instrument.epochs) < _GROWTH_EPOCHS:
+            return
+        instrument = self._instrument
+        warning = growing(instrument.rss_growth_bytes, instrument.held_bytes, epochs_left, self._memory_limit_bytes())
+        if warning is not None:
+            self._warned = True
+            say(f"warning: {warning}")
+
+    def _memory_limit_bytes(self) -> int | None:
+        """Of the container, or the budget that a local process is held to."""
+        given = self._spec.accelerator
+        budget = given.memory_budget_bytes if given.kind == "cpu" and given.enforce_budget else None
+        return min((limit for limit in (host.memory_limit_bytes(), budget) if limit), default=None)
 
     def _epochs_done(self) -> int:
         return self._instrument.epochs[-1].epoch if self._instrument.epochs else self._resumed_epochs
@@ -198,7 +258,7 @@ class Training:
         say(note)
         weights = self._folder / "weights"
         for file in (weights / "last.pt", weights / "best.pt"):
-            strip(file)
+            strip(file, self._fence)
         best = weights / "best.pt"
         model = YOLO(best if best.exists() else checkpoint.path)
         self._facts = models.facts(model.model, name=name, task=self._job.task, imgsz=self._job.imgsz)

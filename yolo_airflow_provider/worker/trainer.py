@@ -51,6 +51,27 @@ def check_arguments(task: str, arguments: dict[str, Any]) -> None:
         ) from error
 
 
+def check_device(job: TrainJob, device: str) -> None:
+    """Refuse a device of the user's own: a pod is one slice or GPU, and what was planned for it is what runs.
+
+    Ultralytics would start one process a device for "0,1". NCCL cannot tell the slices of a card apart ("Duplicate
+    GPU detected", pytorch#130181), and a pod with one slice has no second device anyhow.
+
+    Raises:
+        JobError: `overrides` names another device than the one of the job.
+    """
+    asked = job.overrides.get("device")
+    if asked is None or str(asked).removeprefix("cuda:") == device:
+        return
+    raise JobError(
+        FailureClass.DATA,
+        f"train_arguments ask for device={asked!r}, and the run has device {device}: one pod is one slice or GPU, and"
+        " a training does not spread over several",
+        hint="leave device out of train_arguments; for more memory or speed ask for a larger slice (accelerator=)",
+        stage="setup",
+    )
+
+
 def training_arguments(
     job: TrainJob | ProbeJob,
     source: ModelSource,
@@ -70,6 +91,7 @@ def training_arguments(
         "task": job.task,
         "data": data,
         "imgsz": job.imgsz,
+        "cache": job.cache if isinstance(job, TrainJob) else False,
         "epochs": epochs,
         "batch": batch,
         "amp": conditions(job, device)["precision"] == "amp",

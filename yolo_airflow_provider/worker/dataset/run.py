@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from yolo_airflow_provider.contract import DatasetSummary, JobSpec, PreprocessJob
@@ -28,7 +28,9 @@ from yolo_airflow_provider.worker.dataset.scan import Log, Scan, object_statisti
 from yolo_airflow_provider.worker.dataset.source import Source, dataset_name, read_source
 
 
-def preprocess(spec: JobSpec, job: PreprocessJob, log: Log) -> DatasetSummary:
+def preprocess(
+    spec: JobSpec, job: PreprocessJob, log: Log, check_fence: Callable[[], None] = lambda: None
+) -> DatasetSummary:
     """Check the data set of `job`, write `report.json` and a prepared data set, and summarise.
 
     The source is only read. A second run of the same data reuses what the first one wrote.
@@ -37,6 +39,8 @@ def preprocess(spec: JobSpec, job: PreprocessJob, log: Log) -> DatasetSummary:
         spec: whose workspace and run folder are written to.
         job: which data set, for which task.
         log: takes plain lines.
+        check_fence: raises where a later try has taken the run's folder. The prepared data set itself is named by its
+            content and takes its place in one step, so that two tries that write it write the same.
 
     Raises:
         DatasetError: data.yaml is wrong, no usable image remains in train or val, train has no object, or the
@@ -60,11 +64,14 @@ def preprocess(spec: JobSpec, job: PreprocessJob, log: Log) -> DatasetSummary:
     try:
         _refuse_unusable(source, found)
     except DatasetError:
+        check_fence()
         write_report(run_folder, build_report(source, found, task=job.task, fingerprint=identity, prepared=None))
         raise
     name = dataset_name(job.data)
+    check_fence()
     prepared = prepare(source, found.items, identity, name=name, workspace=workspace, copy_images=job.copy_images)
     report = build_report(source, found, task=job.task, fingerprint=identity, prepared=prepared.data_yaml)
+    check_fence()
     write_report(run_folder, report)
     log(f"{'reused' if prepared.reused else 'wrote'} {prepared.folder}; full report in {run_folder / REPORT}")
     return _summary(source, found, identity, name, prepared, workspace)

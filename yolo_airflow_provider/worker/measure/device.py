@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
-import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal, Protocol
@@ -123,9 +121,8 @@ def open_device(accelerator: Accelerator) -> Device:
 
 
 def _software() -> dict[str, str]:
-    """Versions, and the node: in a pod the downward API may name it, the host name is the pod's."""
     return {
-        "node": os.environ.get("NODE_NAME", platform.node())[:128],
+        "node": host.node_name(),
         "torch": torch.__version__,
         "ultralytics": version("ultralytics"),
     }

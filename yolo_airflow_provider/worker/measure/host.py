@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from yolo_airflow_provider.worker.measure import cgroup
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -41,14 +44,14 @@ def reset_peak_rss() -> bool:
     return True
 
 
+def node_name() -> str:
+    """The node: in a pod the downward API may name it, the host name is the pod's."""
+    return os.environ.get("NODE_NAME", platform.node())[:128]
+
+
 def memory_limit_bytes() -> int | None:
-    """The cgroup's memory limit (v2, then v1), None where there is none."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _text(path).strip()
-        # v1 writes "no limit" as the largest multiple of a page in 63 bits.
-        if text.isdigit() and int(text) < 2**60:
-            return int(text)
-    return None
+    """The cgroup's memory limit, None where there is none."""
+    return cgroup.read_limit_bytes()
 
 
 def cpu_cores() -> float:
@@ -77,6 +80,7 @@ class HostCounters:
     memory_stall_seconds: float | None
     read_bytes: int | None
     written_bytes: int | None
+    cpu_periods: cgroup.CpuPeriods | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ class HostUse:
     memory_pressure_percent: float | None
     read_bytes: int | None
     written_bytes: int | None
+    throttled_percent: float | None = None
+    """Of the container's scheduling periods; None where it has no CPU limit."""
 
 
 def read_counters() -> HostCounters:
@@ -107,6 +113,7 @@ def read_counters() -> HostCounters:
         memory_stall_seconds=_stall_seconds("memory"),
         read_bytes=int(io["read_bytes"]) if "read_bytes" in io else None,
         written_bytes=int(io["write_bytes"]) if "write_bytes" in io else None,
+        cpu_periods=cgroup.read_cpu_periods(),
     )
 
 
@@ -132,6 +139,16 @@ def use_between(before: HostCounters, after: HostCounters) -> HostUse:
         memory_pressure_percent=_percent(_difference(before.memory_stall_seconds, after.memory_stall_seconds), seconds),
         read_bytes=_whole(_difference(before.read_bytes, after.read_bytes)),
         written_bytes=_whole(_difference(before.written_bytes, after.written_bytes)),
+        throttled_percent=_throttled_percent(before.cpu_periods, after.cpu_periods),
+    )
+
+
+def _throttled_percent(before: cgroup.CpuPeriods | None, after: cgroup.CpuPeriods | None) -> float | None:
+    if before is None or after is None:
+        return None
+    return _percent(
+        _difference(before.throttled, after.throttled),
+        _difference(before.periods, after.periods),
     )
 
 

@@ -1,7 +1,7 @@
 """The instrument of one training: trainer callbacks that measure memory, time and waiting, epoch by epoch.
 
-The callbacks take no samples of their own in the loop; they read the kernel's and the allocator's high-water marks
-at the edges of phases, and two clocks a batch.
+The callbacks read the kernel's and the allocator's high-water marks at the edges of phases, and two clocks a batch.
+The one thing without a high-water mark, what the container cannot give back, is sampled at most once a second.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any
 
 from yolo_airflow_provider.contract import EpochRecord, FailureClass, Measurement
 from yolo_airflow_provider.worker.failures import JobError
-from yolo_airflow_provider.worker.measure import host
+from yolo_airflow_provider.worker.measure import cgroup, host
+from yolo_airflow_provider.worker.measure.advice import DATA_BOUND_PERCENT
 from yolo_airflow_provider.worker.measure.device import Device, MemoryPeak
-
-DATA_BOUND_PERCENT = 20.0
-"""Above this share of waiting the loader bounds the run. The same share at which a larger slice is no longer worth
-its price in facts collected from users (a GPU idle a fifth of the time)."""
+from yolo_airflow_provider.worker.measure.growth import growth_bytes
 
 
 @dataclass
@@ -77,6 +75,8 @@ class Instrument:
         self._images = 0
         self._asked_batch: int | None = None
         self._peak_rss_bytes: int | None = None
+        self._container = cgroup.MemoryPeak()
+        self._rss_series: list[int] = []
         self.started = False
         """The first batch was asked for: memory is from here on the batch's."""
 
@@ -88,6 +88,7 @@ class Instrument:
             "on_train_batch_end",
             "on_train_epoch_end",
             "on_val_start",
+            "on_val_batch_end",
             "on_val_end",
             "on_fit_epoch_end",
         ):
@@ -102,7 +103,23 @@ class Instrument:
     def _peak(self) -> MemoryPeak:
         """The device's peak since the last edge; the process's own is kept beside it, as both may start anew there."""
         self._peak_rss_bytes = _larger(self._peak_rss_bytes, host.peak_rss_bytes())
+        self._container.sample_now()
         return self._device.peak()
+
+    @property
+    def seconds(self) -> float:
+        """Since the instrument was made."""
+        return time.monotonic() - self._start.at_seconds
+
+    @property
+    def held_bytes(self) -> int | None:
+        """The most that the container was seen to hold; the process where there is none."""
+        return self._container.bytes or self._peak_rss_bytes
+
+    @property
+    def rss_growth_bytes(self) -> int | None:
+        """Growth of the process's resident memory an epoch, so far."""
+        return growth_bytes(self._rss_series)
 
     @property
     def peak_device_bytes(self) -> int | None:
@@ -135,6 +152,8 @@ class Instrument:
             peak_device_bytes=self.peak_device_bytes,
             validation_peak_bytes=self.validation.device_bytes,
             peak_rss_bytes=_larger(self._peak_rss_bytes, host.peak_rss_bytes()),
+            peak_container_bytes=self._container.bytes,
+            rss_growth_bytes=self.rss_growth_bytes,
             step_seconds=_rounded(statistics.median(self.steps_seconds) if self.steps_seconds else None),
             epoch_seconds=_rounded(statistics.median(epochs) if epochs else None),
             epoch_seconds_spread=_rounded(max(epochs) - min(epochs) if epochs else None),
@@ -142,6 +161,7 @@ class Instrument:
             data_wait_percent=_rounded(waited),
             iowait_percent=_rounded(use.iowait_percent),
             cpu_percent=_rounded(use.cpu_percent),
+            throttled_percent=_rounded(use.throttled_percent),
             io_pressure_percent=_rounded(use.io_pressure_percent),
             memory_pressure_percent=_rounded(use.memory_pressure_percent),
             read_bytes=use.read_bytes,
@@ -176,7 +196,8 @@ class Instrument:
         if self._epoch is not None:
             now = time.perf_counter()
             self.steps_seconds.append(now - self._edge)
-            self._edge = now
+            self._container.sample()
+            self._edge = time.perf_counter()  # a sample is neither work nor waiting
 
     def _on_train_epoch_end(self, trainer: Any) -> None:
         epoch = self._epoch
@@ -194,6 +215,9 @@ class Instrument:
     def _on_val_start(self, validator: Any) -> None:
         self._in_validation = True
         self._device.reset_peak()
+
+    def _on_val_batch_end(self, validator: Any) -> None:
+        self._container.sample()
 
     def _on_val_end(self, validator: Any) -> None:
         peak = self._peak()
@@ -223,6 +247,9 @@ class Instrument:
             metrics=plain_metrics(trainer.metrics or {}),
         )
         self.epochs.append(record)
+        resident = host.rss_bytes()
+        if resident is not None:
+            self._rss_series.append(resident)
         if self._on_epoch is not None:
             self._on_epoch(record, trainer)
 

@@ -1,0 +1,146 @@
+"""The points of a probe, kept line by line in the run's folder as they are measured.
+
+A container that the kernel kills at batch 16 has measured 2 and 8 and cannot say so any more. The next try reads them
+here, and knows batch 16 by a line that says that it was started and none that says how it ended.
+
+    {"batch": 2, "started": true, "probe": {"model": "yolov8n", ...}, "room": {...}}
+    {"batch": 2, "measurement": {...}, "model": {...}, "probe": ..., "room": ...}
+    {"batch": 16, "started": true, "probe": ..., "room": ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from yolo_airflow_provider.contract import FailureClass, JobSpec, Measurement, ModelFacts, ProbeJob
+from yolo_airflow_provider.worker.fence import Fence
+
+# What two probes must share for a point of one to be a point of the other. Batches may change from try to try.
+_IDENTITY = ("model", "data", "imgsz", "task", "amp", "optimizer", "steps")
+_DEVICE = ("kind", "product", "mig_profile")
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory that a point is measured in. A batch that did not fit is tried again only in a larger one."""
+
+    budget_bytes: int | None = None
+    limit_bytes: int | None = None
+    """Of the container; on a GPU another memory than the budget."""
+
+    def is_larger_than(self, other: Room) -> bool:
+        """Whether either memory is known to be larger."""
+        pairs = ((self.budget_bytes, other.budget_bytes), (self.limit_bytes, other.limit_bytes))
+        return any(now is not None and then is not None and now > then for now, then in pairs)
+
+
+@dataclass
+class Earlier:
+    """What earlier tries of the same probe left.
+
+    Attributes:
+        points: by batch; also those that ran out of memory, as long as there is not more of it now.
+        vanished: batches at which a try ended without a word, in no less memory than there is now.
+        model: the architecture, None where no point was measured.
+    """
+
+    points: dict[int, Measurement] = field(default_factory=dict)
+    vanished: set[int] = field(default_factory=set)
+    model: ModelFacts | None = None
+
+
+class PointLog:
+    """Writes the lines of one try.
+
+    Args:
+        spec: of the probe.
+        job: the probe itself.
+        fence: asked before each line.
+        limit_bytes: of the container.
+    """
+
+    def __init__(self, spec: JobSpec, job: ProbeJob, fence: Fence, *, limit_bytes: int | None) -> None:
+        self._path = fence.folder / f"probe-{fence.try_number}.json"
+        self._fence = fence
+        self._identity = _identity(spec, job)
+        self._room = Room(spec.accelerator.memory_budget_bytes, limit_bytes)
+
+    def earlier(self) -> Earlier:
+        """What is on record, by this try number too: a pod that restarted is the same try."""
+        found = Earlier()
+        for file in sorted(self._path.parent.glob("probe-*.json"), key=lambda file: (len(file.name), file.name)):
+            for line in _lines(file):
+                if line.get("probe") == self._identity:
+                    self._take(found, line)
+        return found
+
+    def started(self, batch: int) -> None:
+        """Note, before its first step, that a batch is being measured."""
+        self._write({"batch": batch, "started": True})
+
+    def measured(self, point: Measurement, model: ModelFacts | None) -> None:
+        """Keep a point, also one that ran out of memory."""
+        facts = model.model_dump(mode="json") if model else None
+        self._write(
+            {
+                "batch": point.batch,
+                "measurement": point.model_dump(mode="json", exclude_none=True),
+                "model": facts,
+            }
+        )
+
+    def ended(self, batch: int, why: FailureClass) -> None:
+        """Note that a batch ended without a point, for a reason that says nothing of the batch."""
+        self._write({"batch": batch, "ended": why})
+
+    def _take(self, found: Earlier, line: dict[str, Any]) -> None:
+        try:
+            batch = int(line["batch"])
+            room = Room(**line["room"])
+            point = Measurement.model_validate(line["measurement"]) if "measurement" in line else None
+            model = ModelFacts.model_validate(line["model"]) if line.get("model") else None
+        except (KeyError, TypeError, ValueError, ValidationError):
+            return  # of another version of this package; the batch is measured again
+        found.points.pop(batch, None)
+        found.vanished.discard(batch)
+        if line.get("started") and not self._room.is_larger_than(room):
+            found.vanished.add(batch)
+        elif point is not None and not (point.failure_class and self._room.is_larger_than(room)):
+            found.points[batch] = point
+            found.model = model or found.model
+
+    def _write(self, line: dict[str, Any]) -> None:
+        text = json.dumps(line | {"probe": self._identity, "room": asdict(self._room)})
+        self._fence.check()
+        with self._path.open("a", encoding="utf-8") as file:
+            # A kill may have left half a line of this try; what follows on it would be lost with it.
+            file.write(f"\n{text}\n" if file.tell() else f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _identity(spec: JobSpec, job: ProbeJob) -> dict[str, Any]:
+    device = spec.accelerator.model_dump(mode="json", include=set(_DEVICE))
+    identity: dict[str, Any] = job.model_dump(mode="json", include=set(_IDENTITY))
+    return identity | device
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        texts = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for text in texts:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # the line that a kill cut off, or an empty one
+        if isinstance(line, dict):
+            yield line
