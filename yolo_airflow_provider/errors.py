@@ -84,6 +84,10 @@ class BadInput(YoloRefusal):
     failure_class = FailureClass.DATA
 
 
+class DoesNotFit(BadInput):
+    """Not even the smallest batch fits the accelerator."""
+
+
 class RunFailed(YoloError):
     """The run raised an error of its own."""
 

@@ -71,6 +71,20 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "yolo-airflow-worker:0.1.0",
                         "default": None,
                     },
+                    "workspace_claim": {
+                        "description": "PersistentVolumeClaim that pods mount at the workspace.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "yolo-workspace",
+                        "default": None,
+                    },
+                    "data_claim": {
+                        "description": "PersistentVolumeClaim with data sets that pods mount read-only at /data.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "yolo-data",
+                        "default": None,
+                    },
                     "profile_store": {
                         "description": "SQLAlchemy URL of the store where no connection yolo_profiles_default exists."
                         " Empty: SQLite in AIRFLOW_HOME.",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, PropertyMock
 
 import pytest
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+from yolo_airflow_provider.gpus.cluster import ClusterOffer, discover
+from yolo_airflow_provider.gpus.nodes import read_nodes, requests_by_node
+from yolo_airflow_provider.operators.base import YoloPodOperator
+from yolo_airflow_provider.operators.discovery import placement_of
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +26,23 @@ def fresh_store(airflow_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("AIRFLOW__YOLO__IMAGE", "worker:1")
     yield
     shutil.rmtree(airflow_home / "workspace", ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Say what the cluster offers; by default nodes may not be listed."""
+
+    def offer(*nodes: dict[str, Any], pods: Sequence[dict[str, Any]] | None = ()) -> None:
+        def read(client: Any, pod: Any, warn: Any) -> ClusterOffer:
+            held = None if pods is None else requests_by_node(pods)
+            return discover(read_nodes(nodes), held, placement_of(pod))
+
+        monkeypatch.setattr("yolo_airflow_provider.operators.base.read_cluster", read)
+
+    monkeypatch.setattr("yolo_airflow_provider.operators.base.read_cluster", lambda *_: None)
+    monkeypatch.setattr(YoloPodOperator, "client", MagicMock())
+    monkeypatch.setattr(KubernetesHook, "is_in_cluster", PropertyMock(return_value=False))
+    return offer
 
 
 @pytest.fixture

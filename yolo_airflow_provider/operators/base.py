@@ -1,60 +1,61 @@
-"""The base of the four operators: plan, run in a pod or as a child process, read the result, record, return."""
+"""The base of the four operators: plan, run in a pod or as a child process; how it ends is in recording.py."""
 
 from __future__ import annotations
 
 import os
-import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
-from kubernetes.client.exceptions import ApiException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from pydantic import ValidationError
 
-from yolo_airflow_provider.contract import (
-    ContractError,
-    DatasetSummary,
-    Job,
-    JobResult,
-    JobSpec,
-    describe,
-)
-from yolo_airflow_provider.errors import BadInput, ResultLost, error_of
+from yolo_airflow_provider.contract import Failure, FailureClass, Identity, Job, JobResult, JobSpec, describe
+from yolo_airflow_provider.errors import BadInput, DoesNotFit
 from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.gpus.cluster import ClusterOffer
+from yolo_airflow_provider.gpus.matching import refusal, waiting_reason
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
-from yolo_airflow_provider.operators import offers, parameters, pods
+from yolo_airflow_provider.operators import adoption, offers, parameters, pod_defaults, pods
+from yolo_airflow_provider.operators.discovery import read_cluster
 from yolo_airflow_provider.operators.local import LocalRun
+from yolo_airflow_provider.operators.offers import Candidate
 from yolo_airflow_provider.operators.plan import decision_row, identity_of, run_folder, to_contract
+from yolo_airflow_provider.operators.recording import RecordingPodOperator
+from yolo_airflow_provider.operators.tries import EarlierTries, earlier_tries
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from kubernetes.client import models as k8s
 
     from yolo_airflow_provider.planner.choice import Choice, Question
-    from yolo_airflow_provider.profiles.store import ProfileStore
+    from yolo_airflow_provider.planner.host import HostNeed
 
-_NOT_FOUND = 404
+WEEK_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a subclass wants to run on an accelerator, with the choice that led to it, where there was one."""
+    """What a subclass wants to run on an accelerator.
+
+    Attributes:
+        job: for the worker.
+        need: what it takes of the node beside the accelerator.
+        choice: the planner's, where there was one.
+        amp: mixed precision.
+    """
 
     job: Job
+    need: HostNeed
     choice: tuple[Question, Choice] | None = None
     amp: bool = False
-    shared_bytes: int = 0
-    """Size of /dev/shm in a pod."""
 
 
-class YoloPodOperator(KubernetesPodOperator):
+class YoloPodOperator(RecordingPodOperator):
     """Runs one job of the worker and records what it measured.
 
     Every parameter of KubernetesPodOperator stays usable. Parameters that are listed here with a default of their
@@ -66,18 +67,28 @@ class YoloPodOperator(KubernetesPodOperator):
     :param memory_budget: memory that the run may use, such as `4Gi`: on `cpu` the container's limit (a local run is
         ended when it outgrows it), on a GPU what the planner counts on. Default: what the device has. (templated)
     :param profile_store_conn_id: connection of the profile store; SQLite in AIRFLOW_HOME where it does not exist.
-    :param workspace_claim: PersistentVolumeClaim to mount at `workspace` in pods. (templated)
+    :param workspace_claim: PersistentVolumeClaim to mount at `workspace` in pods; default `[yolo] workspace_claim`.
+        (templated)
+    :param data_claim: PersistentVolumeClaim to mount read-only at `data_path`; default `[yolo] data_claim`.
+        (templated)
+    :param data_path: where pods see it (`/data`). (templated)
+    :param preflight: refuse at once what no node offers or can hold. Set False where nodes are added on demand.
     :param schedule_timeout_seconds: how long a pod may wait for a free slice (24 h).
-    :param do_xcom_push: push what the task returns as its XCom (True).
     :param startup_timeout_seconds: how long its image may take to start once it has a node (10 min).
+    :param termination_grace_period: seconds between SIGTERM and SIGKILL; a training ends its batch and answers (120).
+    :param active_deadline_seconds: after which the node ends the pod, whatever became of Airflow (7 days).
+    :param logging_interval: in deferrable mode, seconds between two looks at the log (30).
+    :param do_xcom_push: push what the task returns as its XCom (True).
     """
 
     template_fields: Sequence[str] = (
-        *KubernetesPodOperator.template_fields,
+        *RecordingPodOperator.template_fields,
         "workspace",
         "execution",
         "memory_budget",
         "workspace_claim",
+        "data_claim",
+        "data_path",
     )
 
     def __init__(
@@ -88,11 +99,19 @@ class YoloPodOperator(KubernetesPodOperator):
         memory_budget: str | int | None = None,
         profile_store_conn_id: str = ProfileStoreHook.default_conn_name,
         workspace_claim: str | None = None,
+        data_claim: str | None = None,
+        data_path: str = "/data",
+        preflight: bool = True,
         schedule_timeout_seconds: int = 24 * 3600,
         startup_timeout_seconds: int = 600,
+        termination_grace_period: int = 120,
+        termination_message_policy: str = "FallbackToLogsOnError",
+        active_deadline_seconds: int = WEEK_SECONDS,
+        logging_interval: int | None = 30,
         log_pod_spec_on_failure: bool = False,
         log_events_on_failure: bool = True,
         automount_service_account_token: bool | None = False,
+        random_name_suffix: bool = True,
         do_xcom_push: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -101,9 +120,14 @@ class YoloPodOperator(KubernetesPodOperator):
             do_xcom_push=False,
             schedule_timeout_seconds=schedule_timeout_seconds,
             startup_timeout_seconds=startup_timeout_seconds,
+            termination_grace_period=termination_grace_period,
+            termination_message_policy=termination_message_policy,
+            active_deadline_seconds=active_deadline_seconds,
+            logging_interval=logging_interval,
             log_pod_spec_on_failure=log_pod_spec_on_failure,
             log_events_on_failure=log_events_on_failure,
             automount_service_account_token=automount_service_account_token,
+            random_name_suffix=random_name_suffix,
             **kwargs,
         )
         self.workspace = workspace
@@ -111,23 +135,23 @@ class YoloPodOperator(KubernetesPodOperator):
         self.memory_budget = memory_budget
         self.profile_store_conn_id = profile_store_conn_id
         self.workspace_claim = workspace_claim
+        self.data_claim = data_claim
+        self.data_path = data_path
+        self.preflight = preflight
         self._pushes_xcom = do_xcom_push
-        self._answer: dict[str, Any] | None = None
+        self._earlier = EarlierTries()
         self._local_run: LocalRun | None = None
+        if self.reattach_on_restart and not random_name_suffix:
+            raise ValueError(
+                f"{self.task_id}: random_name_suffix=False with durable=True could adopt the pod of another run:"
+                " Airflow finds its pod again by its name (apache/airflow#71743); leave the suffix on"
+            )
 
     # What a subclass adds.
 
     @abstractmethod
     def _propose(self, accelerator: Accelerator) -> Proposal:
-        """The job for this accelerator. Raises BadInput before anything is spent."""
-
-    @abstractmethod
-    def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:
-        """What the task returns (its XCom) for a result that succeeded."""
-
-    def _dataset(self) -> DatasetSummary | None:
-        """The data set that the run is recorded with."""
-        return None
+        """The job for this accelerator. Raises BadInput before anything is spent, DoesNotFit if another may do."""
 
     def _asked_accelerator(self) -> str:
         return "cpu"
@@ -142,12 +166,10 @@ class YoloPodOperator(KubernetesPodOperator):
         """
         if self._runs_locally():
             return self._execute_locally(context)
+        self.pod = self._adopted(context)
+        if self.pod is not None:
+            self.pod_request_obj = self.pod
         super().execute(context)
-        return self._finish()
-
-    def trigger_reentry(self, context: Context, event: dict[str, Any]) -> Any:
-        """Continue after deferral."""
-        super().trigger_reentry(context, event)
         return self._finish()
 
     def on_kill(self) -> None:
@@ -165,180 +187,199 @@ class YoloPodOperator(KubernetesPodOperator):
         return execution == "local"
 
     def _execute_locally(self, context: Context) -> Any:
-        spec, _ = self._plan(context, local=True)
+        budget = parameters.memory("memory_budget", self.memory_budget)
+        found = offers.on_this_machine(self._asked_accelerator(), budget)
+        spec, _, _ = self._plan(context, [Candidate(found)], enforce_budget=budget is not None)
         if self._killed:
             raise AirflowException("the task was killed before its worker was started")
         self._local_run = LocalRun(spec, self.log.info)
         result = self._local_run.wait()
         if self._killed:
             raise AirflowException("the task was killed, and its worker with it; nothing is recorded")
-        self._take(spec, result)
+        self._take(spec, result, context=context)
         return self._finish()
+
+    # In a pod.
 
     def build_pod_request_obj(self, context: Context | None = None, *, dry_run: bool = False) -> k8s.V1Pod:
         """The pod with the job in it; without a context (a dry run) the pod as the parameters say it.
 
         Raises:
             BadInput: a parameter is wrong, or no image is named anywhere.
+            Unschedulable: no node offers what is asked for.
         """
         self.image = self.image or conf.get("yolo", "image", fallback=None)
         pod = super().build_pod_request_obj(context, dry_run=dry_run)
         if context is None:
             return pod
-        if not pod.spec.containers[0].image:
+        container = self.base_container_name
+        if not pod_defaults.container_of(pod, container).image:
             raise BadInput(f"{self.task_id}: no worker image: pass image=, or set [yolo] image (AIRFLOW__YOLO__IMAGE)")
-        spec, (accelerator, proposal) = self._plan(context, local=False)
-        if self.workspace_claim:
-            pods.mount_workspace(
-                pod, claim=self.workspace_claim, workspace=spec.workspace, container=self.base_container_name
-            )
-        return pods.put_job(
-            pod, spec, accelerator, container=self.base_container_name, shared_bytes=proposal.shared_bytes
+        if self._asked_accelerator() != "cpu":
+            pod_defaults.tolerate_gpu_taint(pod)
+        self._mount_claims(pod)
+        cluster = read_cluster(self.client, pod, self.log.warning)
+        spec, candidate, proposal = self._plan(context, self._candidates(cluster))
+        pods.put_job(
+            pod,
+            spec,
+            candidate.accelerator,
+            proposal.need,
+            container=container,
+            node_selector=candidate.node_selector,
         )
+        self._remember(context, spec)
+        if cluster is not None:
+            self._check(cluster, candidate, spec, pod, context)
+        return pod
 
-    def _plan(self, context: Context, *, local: bool) -> tuple[JobSpec, tuple[Accelerator, Proposal]]:
-        """Decide what this try runs; the decision is in the store and in the log before anything starts."""
-        self._store()  # a store that cannot take the result is refused before anything is spent
-        identity = identity_of(context)
-        workspace = os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))
-        folder = run_folder(workspace, identity)
-        budget = parameters.memory("memory_budget", self.memory_budget)
-        accelerator = self._accelerator(budget, local=local)
-        try:
-            proposal = self._propose(accelerator)
-            spec = JobSpec(
-                job=proposal.job,
-                identity=identity,
-                accelerator=to_contract(accelerator, enforce_budget=local and budget is not None),
-                workspace=workspace,
-                run_folder=folder,
-                result_path=pods.TERMINATION_MESSAGE_PATH,
-            )
-        except ValidationError as error:
-            raise BadInput(f"{self.task_id}: {describe(error)}") from None
-        if proposal.choice is not None:
-            question, choice = proposal.choice
-            self.log.info("Plan: %s", choice.sentence)
-            self._store().decide(decision_row(question, choice, spec, amp=proposal.amp))
-        return spec, (accelerator, proposal)
+    def _mount_claims(self, pod: k8s.V1Pod) -> None:
+        claims = (
+            ("yolo-workspace", self.workspace_claim or conf.get("yolo", "workspace_claim", fallback=None), False),
+            ("yolo-data", self.data_claim or conf.get("yolo", "data_claim", fallback=None), True),
+        )
+        for name, claim, read_only in claims:
+            if claim:
+                path = self.data_path if read_only else self._workspace()
+                pod_defaults.mount_claim(
+                    pod, name=name, claim=claim, path=path, container=self.base_container_name, read_only=read_only
+                )
 
-    def _accelerator(self, budget: int | None, *, local: bool) -> Accelerator:
+    def _candidates(self, cluster: ClusterOffer | None) -> list[Candidate]:
+        """What there is to run on, best first."""
         asked = self._asked_accelerator()
-        if local:
-            return offers.on_this_machine(asked, budget)
-        if budget is None and asked == "cpu":
+        budget = parameters.memory("memory_budget", self.memory_budget)
+        if asked == "cpu" and budget is None:
             limits = (self.container_resources.limits if self.container_resources else None) or {}
             budget = parameters.memory("container_resources.limits.memory", limits.get("memory"))
-        return offers.in_cluster(asked, budget, self._offered() if asked != "cpu" else ())
+        listed = self._listed() if asked != "cpu" else []
+        return offers.in_cluster(asked, budget, listed, cluster)
 
-    def _offered(self) -> list[Accelerator]:
+    def _listed(self) -> list[Accelerator]:
         try:
             connection = BaseHook.get_connection(self.kubernetes_conn_id or KubernetesHook.default_conn_name)
             return offers.from_extra(connection.extra_dejson)
         except AirflowNotFoundException:
             return []
 
-    # How it ended.
-
-    def cleanup(
-        self,
-        pod: k8s.V1Pod,
-        remote_pod: k8s.V1Pod,
-        xcom_result: dict[str, Any] | None = None,
-        context: Context | None = None,
+    def _check(
+        self, cluster: ClusterOffer, candidate: Candidate, spec: JobSpec, pod: k8s.V1Pod, context: Context
     ) -> None:
-        """Read the result of the finished pod and record it, before KubernetesPodOperator deletes the pod.
-
-        Called with the finished pod in both modes. In synchronous mode the snapshot may be from before the start
-        (cncf-kubernetes 10.25.0), so the pod is read again.
-
-        Raises:
-            YoloError: the run failed; its cause is the exception that KubernetesPodOperator raised.
-            StoreError: it could not be recorded; the pod is dealt with all the same.
-        """
-        original = sys.exception()
-        failed: Exception | None = None
-        if remote_pod is not None and not self._killed:
-            remote_pod = self._reread(remote_pod)
-            spec = pods.read_job(remote_pod, container=self.base_container_name)
-            if spec is not None:
-                try:
-                    self._take(spec, self._read_pod(remote_pod, spec, original))
-                except Exception as error:  # also a store that cannot be reached: the pod must be dealt with first
-                    failed = error
-        try:
-            super().cleanup(pod=pod, remote_pod=remote_pod, xcom_result=xcom_result, context=context)
-        except AirflowSkipException:
-            raise
-        except AirflowException as error:
-            raise (failed or error) from (original or error)
-        if failed is not None:
-            raise failed from original
-
-    def _reread(self, remote_pod: k8s.V1Pod) -> k8s.V1Pod:
-        try:
-            return self.pod_manager.read_pod(remote_pod)
-        except ApiException as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return remote_pod  # evicted or collected: the snapshot is all there is
-
-    def _read_pod(self, pod: k8s.V1Pod, spec: JobSpec, original: BaseException | None) -> JobResult:
-        ended = pods.how_it_ended(pod, self.base_container_name)
-        if ended is not None and ended.message:
-            try:
-                return JobResult.from_json(ended.message)
-            except ContractError as error:
-                self.log.warning("The pod's answer cannot be read: %s", error)
-        failure = pods.failure_of(pod, spec, container=self.base_container_name, original=original)
-        return JobResult(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure)
-
-    def _take(self, spec: JobSpec, result: JobResult) -> None:
-        """Record a result; keep what the task returns, or raise what went wrong."""
-        from yolo_airflow_provider.operators.record import epoch_rows, measurement_rows, model_rows
-
-        for note in result.notes:
-            self.log.info("%s", note)
-        self._store().record(
-            measurement_rows(spec, result, self._dataset()),
-            epochs=epoch_rows(spec),
-            models=model_rows(spec, result),
+        """Refuse what no node can ever run; say it where a pod is going to wait."""
+        on_gpu = candidate.accelerator.kind != "cpu"
+        requests = pod_defaults.container_of(pod, self.base_container_name).resources.requests or {}
+        refused = refusal(
+            cluster,
+            candidate.accelerator if on_gpu else None,
+            cpu_millicores=parameters.millicores("container_resources.requests.cpu", requests.get("cpu")),
+            memory_bytes=parameters.memory("container_resources.requests.memory", requests.get("memory")) or 0,
         )
-        if result.failure is not None:
-            identity = spec.identity
-            error = error_of(result.failure, where=f"{identity.dag_id}.{identity.task_id}, try {identity.try_number}")
-            self.log.error("%s", error)
-            raise error
-        self._answer = self._returned(spec, result)
+        if refused is None:
+            if candidate.offer is not None and (why := waiting_reason(cluster, candidate.offer)):
+                self.log.info("The pod will wait for a slice, up to %d s: %s", self.schedule_timeout_seconds, why)
+            return
+        if not self.preflight:
+            self.log.warning("preflight=False, so the pod waits for a node that can take it: %s", refused)
+            return
+        hint = "name something that is offered; preflight=False waits for nodes that are added on demand"
+        failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=refused, hint=hint, stage=spec.job.kind)
+        self._take(
+            spec,
+            JobResult(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure),
+            context=context,
+        )
 
-    def _finish(self) -> dict[str, Any]:
-        """The task's return value. No success without a result.
+    # The plan.
 
-        Raises:
-            ResultLost: the pod is gone and nothing was read from it (KubernetesPodOperator 10.25.0 would succeed).
-        """
-        if self._answer is None:
-            raise ResultLost(
-                f"lost: the pod of {self.task_id} is gone and its result was not read; the next try finds a finished"
-                " run in its folder and reports it again"
-            )
-        # Set only now that the pod is gone, for the task runner, which pushes what is returned.
-        self.do_xcom_push = self._pushes_xcom
-        return self._answer
+    def _plan(
+        self, context: Context, candidates: Sequence[Candidate], *, enforce_budget: bool = False
+    ) -> tuple[JobSpec, Candidate, Proposal]:
+        """Decide what this try runs; the decision is in the store and in the log before anything starts."""
+        store = self._store()  # a store that cannot take the result is refused before anything is spent
+        identity = identity_of(context)
+        self._earlier = earlier_tries(store, identity)
+        try:
+            candidate, proposal = self._first_that_fits(candidates)
+            spec = self._spec(identity, candidate.accelerator, proposal.job, enforce_budget=enforce_budget)
+        except ValidationError as error:
+            raise BadInput(f"{self.task_id}: {describe(error)}") from None
+        if proposal.choice is not None:
+            question, choice = proposal.choice
+            self.log.info("Plan: %s", choice.sentence)
+            store.decide(decision_row(question, choice, spec, amp=proposal.amp))
+        if (need := proposal.need).memory_bytes is not None:
+            self.log.info("Memory of the pod: %.2f GiB; %s", need.memory_bytes / 2**30, need.why)
+        return spec, candidate, proposal
 
-    def _store(self) -> ProfileStore:
-        """The profile store.
+    def _first_that_fits(self, candidates: Sequence[Candidate]) -> tuple[Candidate, Proposal]:
+        earlier = self._earlier
+        kept = [c for c in candidates if earlier.ran_on(c.accelerator.product, c.accelerator.mig_profile)]
+        refused: DoesNotFit | None = None
+        for candidate in [*kept, *(c for c in candidates if c not in kept)]:
+            try:
+                return candidate, self._propose(candidate.accelerator)
+            except DoesNotFit as error:
+                self.log.info("%s", error)
+                refused = error
+        raise refused or BadInput(f"{self.task_id}: there is nothing to run on")
 
-        Raises:
-            BadInput: it is of another version of this package; no retry changes that.
-        """
-        from yolo_airflow_provider.profiles.errors import StoreOutdatedError, StoreVersionError
+    def _spec(self, identity: Identity, accelerator: Accelerator, job: Job, *, enforce_budget: bool) -> JobSpec:
+        workspace = self._workspace()
+        return JobSpec(
+            job=job,
+            identity=identity,
+            accelerator=to_contract(accelerator, enforce_budget=enforce_budget),
+            workspace=workspace,
+            run_folder=run_folder(workspace, identity),
+            result_path=pods.TERMINATION_MESSAGE_PATH,
+        )
+
+    def _workspace(self) -> str:
+        return os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))
+
+    # The pod of an earlier try.
+
+    def _adopted(self, context: Context) -> k8s.V1Pod | None:
+        """A pod of this task instance that runs or has succeeded: the Airflow worker died, not the pod."""
+        if not self.reattach_on_restart:
+            return None
+        # As KubernetesPodOperator finds its namespace, which it keeps to itself (10.25.0).
+        namespace = self.namespace or self.hook.get_namespace() or self._incluster_namespace or "default"
+        found = self.find_pod(namespace, context=context)
+        if found is None:
+            return None
+        state = adoption.state_of(found)
+        if state in ("active", "succeeded"):
+            self.log.info("Adopting pod %s of an earlier try, which is %s.", found.metadata.name, state)
+            return found
+        if state == "failed":
+            self.log.info("Pod %s of an earlier try has failed unseen.", found.metadata.name)
+            self._record_unseen(found, context)
+        self.patch_already_checked(found, reraise=False)  # nobody adopts it any more
+        if state == "leaving":
+            patience = 30 + (found.metadata.deletion_grace_period_seconds or 30)
+            self.log.info("Waiting up to %d s until pod %s of an earlier try is gone.", patience, found.metadata.name)
+            if not adoption.await_gone(self.client, found, patience):
+                self.log.warning("Pod %s does not go; its worker is fenced off.", found.metadata.name)
+        else:
+            self.process_pod_deletion(found, reraise=False)
+        return None
+
+    def _record_unseen(self, pod: k8s.V1Pod, context: Context) -> None:
+        """What an earlier try ended with is evidence for this one, not its end."""
+        from yolo_airflow_provider.errors import YoloError
 
         try:
-            return self._profile_hook.get_store()
-        except (StoreVersionError, StoreOutdatedError) as error:
-            raise BadInput(str(error)) from error
+            self._take_pod(pod, None, context)
+        except YoloError as error:
+            self.log.info("It is recorded, and this try plans with it: %s", error)
 
-    @cached_property
-    def _profile_hook(self) -> ProfileStoreHook:
-        return ProfileStoreHook(self.profile_store_conn_id)
+    @staticmethod
+    def _get_ti_pod_labels(context: Context | None = None, include_try_number: bool = True) -> dict[str, str]:
+        """Labels that identify the pod, valid for any id.
+
+        cncf-kubernetes 10.25.0 makes `-<hash>` of an id in which no character can stay (a run id in Chinese), which
+        the API refuses as a label; there is no public seam between its labels and its search by them.
+        """
+        labels = RecordingPodOperator._get_ti_pod_labels(context, include_try_number)
+        return {name: value.lstrip("-") for name, value in labels.items()}

@@ -12,6 +12,10 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal, YoloPodOperator
 from yolo_airflow_provider.operators.plan import read_data
+from yolo_airflow_provider.planner import host
+
+MEMORY_BYTES = 2 * 2**30
+"""Requested: torch, the model, and the artefact's runtime beside it."""
 
 
 class ExportOperator(YoloPodOperator):
@@ -84,7 +88,8 @@ class ExportOperator(YoloPodOperator):
                 tolerance=_fraction(self.tolerance),
                 half=parameters.switch("half", self.half),
                 trusted_weights=parameters.switch("trusted_weights", self.trusted_weights),
-            )
+            ),
+            host.cpu_task(MEMORY_BYTES),
         )
 
     def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yolo_airflow_provider.contract import DatasetSummary, profile_name
-from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.contract import DatasetSummary, JobSpec, profile_name
+from yolo_airflow_provider.errors import BadInput, DoesNotFit, YoloError
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import YoloPodOperator
-from yolo_airflow_provider.operators.plan import DataSource, observations, profile_key, read_data
+from yolo_airflow_provider.operators.plan import (
+    DataSource,
+    host_observations,
+    observations,
+    profile_key,
+    read_data,
+)
+from yolo_airflow_provider.operators.tries import earlier_tries
+from yolo_airflow_provider.planner import host
 from yolo_airflow_provider.planner.choice import Choice, NothingFits, Question, choose
+
+if TYPE_CHECKING:
+    from yolo_airflow_provider.profiles.records import Stored
 
 MODEL_PARAMETERS = (
     "model",
@@ -92,22 +103,29 @@ class ModelOperator(YoloPodOperator):
             "seed": parameters.whole_number("seed", self.seed, least=0),
         }
 
+    def _known(self, common: dict[str, Any], accelerator: Accelerator) -> list[Stored]:
+        """What the store has of this profile."""
+        return self._store().evidence(
+            profile_key(self.model, common["imgsz"], amp=common["amp"], accelerator=accelerator)
+        )
+
     def _choose(
         self,
         common: dict[str, Any],
         accelerator: Accelerator,
+        known: Sequence[Stored],
         *,
         batch: int | None,
         images: int | None,
         max_batch: int,
         cached_in_memory: bool = False,
     ) -> tuple[Question, Choice]:
-        """Ask the store and the planner.
+        """Ask the planner.
 
         Raises:
-            BadInput: the batch is wrong, or nothing fits the accelerator.
+            DoesNotFit: nothing fits the accelerator.
+            BadInput: the batch is wrong.
         """
-        key = profile_key(self.model, common["imgsz"], amp=common["amp"], accelerator=accelerator)
         question = Question(
             model=profile_name(self.model),
             imgsz=common["imgsz"],
@@ -115,9 +133,55 @@ class ModelOperator(YoloPodOperator):
             batch=batch,
             images=images,
             max_batch=max_batch,
+            kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"]),
         )
         try:
-            known = observations(self._store().evidence(key), cached_in_memory=cached_in_memory)
-            return question, choose(question, known)
-        except (NothingFits, ValueError) as error:
+            return question, choose(question, observations(known, cached_in_memory=cached_in_memory))
+        except NothingFits as error:
+            raise DoesNotFit(str(error)) from None
+        except ValueError as error:
             raise BadInput(str(error)) from None
+
+    def _need(
+        self,
+        common: dict[str, Any],
+        accelerator: Accelerator,
+        known: Sequence[Stored],
+        *,
+        batch: int,
+        cached_bytes: int = 0,
+    ) -> host.HostNeed:
+        """What the pod takes of its node beside the accelerator."""
+        workers = common["workers"] if accelerator.kind != "cpu" else 0
+        shared = host.shared_bytes(
+            batch=batch, imgsz=common["imgsz"], workers=workers, too_small=self._earlier.shm_failures
+        )
+        return host.training(
+            accelerator.kind,
+            workers=workers,
+            shared=shared,
+            cached_bytes=cached_bytes,
+            observations=host_observations(known, cached_in_memory=cached_bytes > 0),
+        )
+
+    def _next_try(self, spec: JobSpec, try_number: int) -> str:
+        """Plan as the next try would, with what this one taught."""
+        given = spec.accelerator
+        accelerator = Accelerator(
+            kind=given.kind,
+            product=given.product,
+            mig_profile=given.mig_profile,
+            memory_bytes=given.memory_budget_bytes,
+        )
+        self._earlier = earlier_tries(self._store(), spec.identity.model_copy(update={"try_number": try_number}))
+        try:
+            proposal = self._propose(accelerator)
+        except YoloError as error:
+            return f"will be refused: {error}"
+        need = proposal.need
+        planned = [proposal.choice[1].sentence if proposal.choice else "runs the same again"]
+        if need.memory_bytes is not None:
+            planned.append(f"host memory {need.memory_bytes / 2**30:.2f} GiB ({need.why})")
+        if need.shared_bytes:
+            planned.append(f"/dev/shm {need.shared_bytes / 2**30:.2f} GiB")
+        return "; ".join(planned)

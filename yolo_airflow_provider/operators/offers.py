@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.errors import BadInput, Unschedulable
 from yolo_airflow_provider.gpus import local
-from yolo_airflow_provider.gpus.accelerator import Accelerator, parse_accelerator, parse_memory
+from yolo_airflow_provider.gpus.accelerator import Accelerator, canonical_product, parse_accelerator, parse_memory
+from yolo_airflow_provider.gpus.cluster import ClusterOffer, Offer, smallest_first
+from yolo_airflow_provider.gpus.matching import matching
 
 CONNECTION_EXTRA = "yolo_accelerators"
 """Key in the Kubernetes connection's extra: a list of `{"resource": ..., "memory": ..., "product": ...}`."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that a task may run on.
+
+    Attributes:
+        accelerator: with its memory, or the budget that was given.
+        node_selector: labels of the nodes that offer it; empty where any will do.
+        offer: as it was discovered, None on `cpu` and where nothing was.
+    """
+
+    accelerator: Accelerator
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    offer: Offer | None = None
 
 
 def on_this_machine(asked: str, budget_bytes: int | None) -> Accelerator:
@@ -20,10 +37,7 @@ def on_this_machine(asked: str, budget_bytes: int | None) -> Accelerator:
     Raises:
         BadInput: not a known name, or this machine has no such thing.
     """
-    try:
-        wanted = None if asked == "auto" else parse_accelerator(asked)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
+    wanted = None if asked == "auto" else _parsed(asked)
     if wanted is not None and wanted.kind == "cpu":
         found = local.cpu()
     else:
@@ -33,26 +47,41 @@ def on_this_machine(asked: str, budget_bytes: int | None) -> Accelerator:
     return replace(found, memory_bytes=budget_bytes or found.memory_bytes)
 
 
-def in_cluster(asked: str, budget_bytes: int | None, offered: Sequence[Accelerator]) -> Accelerator:
-    """The accelerator of a pod, by name or the one that is offered.
+def in_cluster(
+    asked: str,
+    budget_bytes: int | None,
+    listed: Sequence[Accelerator],
+    cluster: ClusterOffer | None,
+) -> list[Candidate]:
+    """What a pod may run on, best first: what is free before what is in use, then the smallest.
+
+    Args:
+        asked: `auto`, or a name.
+        budget_bytes: stands for the accelerator's memory where given.
+        listed: in the connection's extra; used where the cluster is not known, or does not tell a slice's memory.
+        cluster: what the nodes offer, None where they may not be listed.
+
+    Returns:
+        At least one. A name that nobody offers is returned as it is, for the refusal to name it.
 
     Raises:
-        BadInput: not a known name, nothing of the kind is offered, or several are and none was named.
+        BadInput: not a known name; or `auto` where the cluster is not known and the extra does not list one.
+        Unschedulable: `auto`, and the cluster offers no GPU that can be measured.
     """
-    if asked == "auto":
-        if len(offered) != 1:
-            listed = ", ".join(offer.resource for offer in offered) or "nothing"
-            raise BadInput(
-                f"accelerator='auto' in Kubernetes: the connection's extra {CONNECTION_EXTRA!r} lists {listed};"
-                " list one accelerator there, or name it: accelerator='1g.10gb' or 'cpu'"
-            )
-        return replace(offered[0], memory_bytes=budget_bytes or offered[0].memory_bytes)
-    try:
-        wanted = parse_accelerator(asked)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
-    known = next((offer for offer in offered if offer.resource == wanted.resource and wanted.resource), wanted)
-    return replace(known, memory_bytes=budget_bytes or known.memory_bytes)
+    wanted = None if asked == "auto" else _parsed(asked)
+    if wanted is not None and wanted.kind == "cpu":
+        return [Candidate(replace(wanted, memory_bytes=budget_bytes))]
+    if cluster is None:
+        return [Candidate(_with_memory(_from_list(asked, wanted, listed), budget_bytes, listed))]
+    found = matching(cluster, wanted) if wanted is not None else sorted(cluster.offers, key=smallest_first)
+    if not found:
+        if wanted is None:
+            raise Unschedulable(f"accelerator='auto': the cluster offers no GPU\n{cluster.table()}")
+        return [Candidate(_with_memory(wanted, budget_bytes, listed))]
+    return [
+        Candidate(_with_memory(offer.accelerator, budget_bytes, listed), offer.node_selector, offer)
+        for offer in sorted(found, key=lambda offer: not (offer.free or offer.free is None))
+    ]
 
 
 def from_extra(extra: Mapping[str, Any]) -> list[Accelerator]:
@@ -66,7 +95,7 @@ def from_extra(extra: Mapping[str, Any]) -> list[Accelerator]:
         return [
             replace(
                 parse_accelerator(entry["resource"]),
-                product=str(entry.get("product", "")),
+                product=canonical_product(str(entry.get("product", ""))),
                 memory_bytes=parse_memory(entry["memory"]) if entry.get("memory") else None,
             )
             for entry in entries
@@ -74,5 +103,31 @@ def from_extra(extra: Mapping[str, Any]) -> list[Accelerator]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"the Kubernetes connection's extra {CONNECTION_EXTRA!r} is wrong ({error}): expected a list such as"
-            ' [{"resource": "nvidia.com/mig-1g.5gb", "memory": "4864Mi", "product": "NVIDIA A100-SXM4-40GB"}]'
+            ' [{"resource": "nvidia.com/mig-1g.5gb", "memory": "4864Mi", "product": "NVIDIA-A100-SXM4-40GB"}]'
         ) from None
+
+
+def _parsed(asked: str) -> Accelerator:
+    try:
+        return parse_accelerator(asked)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+
+
+def _from_list(asked: str, wanted: Accelerator | None, listed: Sequence[Accelerator]) -> Accelerator:
+    if wanted is not None:
+        return next((offer for offer in listed if offer.resource == wanted.resource), wanted)
+    if len(listed) != 1:
+        names = ", ".join(offer.resource for offer in listed) or "nothing"
+        raise BadInput(
+            f"accelerator={asked!r} where nodes may not be listed: the connection's extra {CONNECTION_EXTRA!r} lists"
+            f" {names}; list one accelerator there, or name it: accelerator='1g.10gb' or 'cpu'"
+        )
+    return listed[0]
+
+
+def _with_memory(found: Accelerator, budget_bytes: int | None, listed: Sequence[Accelerator]) -> Accelerator:
+    known = budget_bytes or found.memory_bytes
+    if known is None:
+        known = next((offer.memory_bytes for offer in listed if offer.resource == found.resource), None)
+    return replace(found, memory_bytes=known)

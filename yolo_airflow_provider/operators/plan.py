@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from yolo_airflow_provider import contract
-from yolo_airflow_provider.contract import DatasetSummary, Identity, JobSpec, describe, profile_name
+from yolo_airflow_provider.contract import DatasetSummary, FailureClass, Identity, JobSpec, describe, profile_name
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.planner.choice import Choice, Question
 from yolo_airflow_provider.planner.evidence import Observation
+from yolo_airflow_provider.planner.host import HostObservation
 
 if TYPE_CHECKING:
     from yolo_airflow_provider.profiles.records import DecisionRow, MeasurementRow, ProfileKey, RunKey, Stored
@@ -153,6 +154,28 @@ def observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) ->
         )
         for item in stored
         if (row := item.row).batch is not None and _tells(row, cached_in_memory)
+    ]
+
+
+def host_observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) -> list[HostObservation]:
+    """Measurements as far as they tell what a run takes of its node; on `cpu` that is the planned memory itself.
+
+    Args:
+        stored: of the same profile.
+        cached_in_memory: the planned run keeps the images in memory.
+    """
+    return [
+        HostObservation(
+            id=item.id,
+            container_bytes=row.peak_container_bytes,
+            process_bytes=row.peak_rss_bytes,
+            limit_bytes=row.container_limit_bytes,
+            out_of_memory=row.outcome == FailureClass.HOST_OOM,
+        )
+        for item in stored
+        if (row := item.row).accelerator_kind != "cpu"
+        and cached_in_memory == (row.cache in _IN_MEMORY)
+        and row.outcome in ("succeeded", FailureClass.HOST_OOM)
     ]
 
 

@@ -11,6 +11,10 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal, YoloPodOperator
 from yolo_airflow_provider.operators.plan import read_data
+from yolo_airflow_provider.planner import host
+
+MEMORY_BYTES = 512 * 2**20
+"""Requested: it decodes one image at a time and keeps numbers of all labels."""
 
 
 class PreprocessOperator(YoloPodOperator):
@@ -58,7 +62,8 @@ class PreprocessOperator(YoloPodOperator):
                 imgsz=parameters.whole_number("imgsz", self.imgsz, least=32),
                 task=self.task,
                 copy_images=parameters.switch("copy_images", self.copy_images),
-            )
+            ),
+            host.cpu_task(MEMORY_BYTES),
         )
 
     def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:

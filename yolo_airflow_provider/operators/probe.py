@@ -8,7 +8,7 @@ from typing import Any
 from yolo_airflow_provider.contract import JobResult, JobSpec, ProbeJob
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
-from yolo_airflow_provider.operators import parameters, pods
+from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal
 from yolo_airflow_provider.operators.model import ModelOperator
 from yolo_airflow_provider.operators.plan import read_data
@@ -40,15 +40,15 @@ class ProfileProbeOperator(ModelOperator):
         source = read_data(self.data)
         common = self._common(source)
         batches = self._batches(source.images)
+        stored = self._known(common, accelerator)
         # Refuses a budget that holds no training at all, before a probe is spent on it.
-        _, choice = self._choose(common, accelerator, batch=None, images=source.images, max_batch=max(batches))
+        _, choice = self._choose(common, accelerator, stored, batch=None, images=source.images, max_batch=max(batches))
         known = {candidate.batch for candidate in choice.candidates if candidate.ran_out}
         if known:
             batches = [batch for batch in batches if batch < min(known)] or [1]
             self.log.info("batch %d is known to run out of memory; probing %s", min(known), batches)
         job = ProbeJob(**common, batches=tuple(batches), steps=parameters.whole_number("steps", self.steps, least=1))
-        shared = pods.shm_bytes(batch=max(batches), imgsz=job.imgsz, workers=job.workers)
-        return Proposal(job, amp=job.amp, shared_bytes=shared if job.workers else 0)
+        return Proposal(job, self._need(common, accelerator, stored, batch=max(batches)), amp=job.amp)
 
     def _batches(self, images: int | None) -> list[int]:
         asked = parameters.batch_list(self.batches)

@@ -21,11 +21,23 @@ from yolo_airflow_provider.operators.plan import precision, run_key
 from yolo_airflow_provider.profiles.records import EpochRow, MeasurementRow, ModelRow, RunKey
 
 
-def measurement_rows(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) -> list[MeasurementRow]:
-    """One row a measurement; one row also for a run that measured nothing, so that every end is on record."""
+def measurement_rows(
+    spec: JobSpec, result: JobResult, dataset: DatasetSummary | None, *, container_limit_bytes: int | None = None
+) -> list[MeasurementRow]:
+    """One row a measurement; one row also for a run that measured nothing, so that every end is on record.
+
+    Args:
+        spec: the job as its pod was given it.
+        result: what came of it.
+        dataset: what is known of the data set where the result does not tell.
+        container_limit_bytes: memory limit of the container, None where there was none.
+    """
     # A finished run that is reported again keeps the try that measured it.
     identity = spec.identity.model_copy(update={"try_number": result.try_number})
-    common = _common(spec, result, result.dataset or dataset) | {"key": run_key(identity)}
+    common = _common(spec, result, result.dataset or dataset) | {
+        "key": run_key(identity),
+        "container_limit_bytes": container_limit_bytes,
+    }
     outcome = result.failure.failure_class.value if result.failure else "succeeded"
     if not result.measurements:
         # A part of its own: were it `train`, it would stand in the way of the training's row, should a later try

@@ -11,10 +11,10 @@ from yolo_airflow_provider import errors
 YOLO_RETRY_POLICY = ExceptionRetryPolicy(
     [
         RetryRule(
-            [errors.GpuOutOfMemory, errors.HostOutOfMemory],
+            [errors.GpuOutOfMemory, errors.HostOutOfMemory, errors.SharedMemoryTooSmall],
             RetryAction.RETRY,
             timedelta(seconds=5),
-            "out of memory is a measurement: the next try plans with it",
+            "what was too small is a measurement: the next try plans with it",
         ),
         RetryRule(
             [errors.GpuLost, errors.Preempted, errors.ResultLost],

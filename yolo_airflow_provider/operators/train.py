@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from yolo_airflow_provider.contract import JobResult, JobSpec, TrainJob
+from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
-from yolo_airflow_provider.operators import parameters, pods
+from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal
 from yolo_airflow_provider.operators.model import ModelOperator
 from yolo_airflow_provider.operators.plan import read_data
@@ -64,10 +65,13 @@ class MigTrainOperator(ModelOperator):
     def _propose(self, accelerator: Accelerator) -> Proposal:
         source = read_data(self.data)
         common = self._common(source)
+        self._check_arguments()
         cache = self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache)
+        stored = self._known(common, accelerator)
         question, choice = self._choose(
             common,
             accelerator,
+            stored,
             batch=parameters.batch_size(self.batch),
             images=source.images,
             max_batch=parameters.whole_number("max_batch", self.max_batch, least=1),
@@ -81,8 +85,22 @@ class MigTrainOperator(ModelOperator):
             resume=parameters.switch("resume", self.resume),
             overrides=dict(self.train_arguments or {}),
         )
-        shared = pods.shm_bytes(batch=job.batch, imgsz=job.imgsz, workers=job.workers) if job.workers else 0
-        return Proposal(job, choice=(question, choice), amp=job.amp, shared_bytes=shared)
+        in_memory = (source.images or 0) * job.imgsz**2 * 3 if cache in (True, "ram") else 0
+        need = self._need(common, accelerator, stored, batch=job.batch, cached_bytes=in_memory)
+        return Proposal(job, need, choice=(question, choice), amp=job.amp)
+
+    def _check_arguments(self) -> None:
+        """What is planned is not to be asked for twice, with another value."""
+        extra = self.train_arguments or {}
+        device = extra.get("device")
+        if device is not None and str(device) not in ("0", "cuda:0"):
+            raise BadInput(
+                f"train_arguments: device={device!r}: one pod has one slice, and one process trains on it; slices"
+                " have no path to each other (NCCL refuses them). Ask for a larger slice: accelerator='3g.20gb'"
+            )
+        if planned := sorted({"batch", "imgsz", "epochs", "model", "data", "workers", "amp", "device"} & set(extra)):
+            names = ", ".join(planned)
+            raise BadInput(f"train_arguments: {names}: pass it to the operator, or leave it out; it is planned")
 
     def _returned(self, spec: JobSpec, result: JobResult) -> dict[str, Any]:
         train = result.train

@@ -41,6 +41,8 @@ class Question:
         batch: what the DAG author asked for, None for "auto".
         images: training images, None where not known yet.
         max_batch: largest batch to choose.
+        kept: batch of a try that broke off for a reason that is none of the batch's; taken up again where the author
+            asked for none.
         margin_percent: of the budget to leave free.
     """
 
@@ -50,6 +52,7 @@ class Question:
     batch: int | None = None
     images: int | None = None
     max_batch: int = DEFAULT_MAX_BATCH
+    kept: int | None = None
     margin_percent: float = DEFAULT_MARGIN_PERCENT
 
 
@@ -91,7 +94,7 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     _refuse_hopeless(question, model)
     candidates = _consider(question, model)
     fitting = [candidate.batch for candidate in candidates if not candidate.why_not]
-    asked = question.batch
+    asked = question.batch if question.batch is not None else _kept(question)
     as_asked = False
     if asked is not None and not _ruled_out(question, model, asked):
         batch, as_asked = asked, True
@@ -183,6 +186,11 @@ def _proven(model: MemoryModel, batch: int, budget_bytes: int) -> bool:
     return batch in model.measured and model.measured[batch] <= budget_bytes
 
 
+def _kept(question: Question) -> int | None:
+    limit = min(question.max_batch, question.images or question.max_batch)
+    return question.kept if question.kept is not None and question.kept <= limit else None
+
+
 def _ruled_out(question: Question, model: MemoryModel, batch: int) -> bool:
     """An asked batch is only overruled by knowledge that it does not fit, not by caution."""
     budget = question.accelerator.memory_bytes
@@ -250,7 +258,7 @@ def _sentence(
     if question.batch is not None and question.batch != batch:
         head += f" instead of {question.batch}, which does not fit"
     elif why == "given":
-        head += " as asked"
+        head += " as asked" if question.batch is not None else " as in the try before"
     if memory is not None:
         head += (
             f", {_gib(memory.expected_bytes)} predicted ({_gib(memory.low_bytes)} to {_gib(memory.high_bytes)})"
@@ -275,7 +283,7 @@ def _grounds(why: Why, evidence: Evidence) -> str:
         failed = evidence.failures[0]
         named.append(f"batch {failed.batch} having run out of memory (measurement {failed.id})")
     if not named:
-        return f"nothing measured yet, so this is {'as asked' if why == 'given' else 'a fixed fallback'}"
+        return f"nothing measured yet, so this is {'not checked' if why == 'given' else 'a fixed fallback'}"
     if why == "fallback":
         return f"nothing known is sure to fit, a fallback after {', '.join(named)}"
     return f"evidence: {', '.join(named)}"
