@@ -33,13 +33,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Say what the cluster offers; by default nodes may not be listed."""
 
     def offer(*nodes: dict[str, Any], pods: Sequence[dict[str, Any]] | None = ()) -> None:
-        def read(client: Any, pod: Any, warn: Any) -> ClusterOffer:
-            held = None if pods is None else requests_by_node(pods)
+        def read(client: Any, pod: Any, warn: Any, *, with_pods: bool) -> ClusterOffer:
+            held = requests_by_node(pods) if pods is not None and with_pods else None
             return discover(read_nodes(nodes), held, placement_of(pod))
 
         monkeypatch.setattr("yolo_airflow_provider.operators.base.read_cluster", read)
 
-    monkeypatch.setattr("yolo_airflow_provider.operators.base.read_cluster", lambda *_: None)
+    monkeypatch.setattr("yolo_airflow_provider.operators.base.read_cluster", lambda *_, **__: None)
     monkeypatch.setattr(YoloPodOperator, "client", MagicMock())
     monkeypatch.setattr(KubernetesHook, "is_in_cluster", PropertyMock(return_value=False))
     return offer

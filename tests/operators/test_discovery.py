@@ -208,7 +208,7 @@ class Api:
     def _call(items: list[Any] | None) -> MagicMock:
         if items is None:
             return MagicMock(side_effect=ApiException(status=403))
-        return MagicMock(return_value=MagicMock(data=json.dumps({"items": items}).encode()))
+        return MagicMock(return_value=MagicMock(data=json.dumps({"items": items, "metadata": {}}).encode()))
 
 
 POD = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[k8s.V1Container(name="base")]))
@@ -216,14 +216,14 @@ POD = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[k8s.V1Container(name="base")]))
 
 def test_where_nodes_may_not_be_listed_it_is_said() -> None:
     said: list[str] = []
-    assert read_cluster(Api(nodes=None, pods=[]), POD, said.append) is None  # type: ignore[arg-type]
+    assert read_cluster(Api(nodes=None, pods=[]), POD, said.append, with_pods=True) is None  # type: ignore[arg-type]
     assert "may not list nodes" in said[0]
 
 
 def test_where_pods_may_not_be_listed_what_is_free_is_unknown() -> None:
     said: list[str] = []
     api = Api(nodes=[node(**{"1g_5gb": 7})], pods=None)
-    offer = read_cluster(api, POD, said.append)  # type: ignore[arg-type]
+    offer = read_cluster(api, POD, said.append, with_pods=True)  # type: ignore[arg-type]
     assert offer is not None
     assert [(o.total, o.free) for o in offer.offers] == [(7, None)]
     assert "not known how many slices are free" in said[0]
@@ -231,18 +231,102 @@ def test_where_pods_may_not_be_listed_what_is_free_is_unknown() -> None:
 
 def test_b9_what_is_offered_is_read_anew_for_each_try() -> None:
     api = Api(nodes=[node()], pods=[])
-    assert read_cluster(api, POD, str) is not None  # type: ignore[arg-type]
+    assert read_cluster(api, POD, str, with_pods=True) is not None  # type: ignore[arg-type]
     api.list_node.return_value.data = json.dumps({"items": [node(**{"1g_5gb": 7})]}).encode()
-    offer = read_cluster(api, POD, str)  # type: ignore[arg-type]
+    offer = read_cluster(api, POD, str, with_pods=True)  # type: ignore[arg-type]
     assert offer is not None
     assert [o.accelerator.mig_profile for o in offer.offers] == ["1g.5gb"]
+
+
+def test_a_large_cluster_is_read_page_by_page() -> None:
+    api = Api(nodes=[], pods=[])
+    pages = [
+        {"items": [node("one", **{"1g_5gb": 7})], "metadata": {"continue": "next"}},
+        {"items": [node("two", **{"1g_5gb": 7})], "metadata": {}},
+    ]
+    api.list_node.side_effect = [MagicMock(data=json.dumps(page).encode()) for page in pages]
+    offer = read_cluster(api, POD, str, with_pods=False)  # type: ignore[arg-type]
+    assert offer is not None
+    assert offer.offers[0].total == 14
+    assert api.list_node.call_args.kwargs["_continue"] == "next"
+    api.list_pod_for_all_namespaces.assert_not_called()  # a CPU task has no use for it
+
+
+def test_a_resource_name_means_the_resource_also_where_it_is_a_slice(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster
+) -> None:
+    single = node()
+    single["metadata"]["labels"] |= {
+        "nvidia.com/mig.strategy": "single",
+        "nvidia.com/gpu.product": f"{PRODUCT}-MIG-1g.5gb",
+        "nvidia.com/gpu.memory": "4864",
+    }
+    single["status"]["allocatable"]["nvidia.com/gpu"] = "7"
+    cluster(single)
+    for asked in ("nvidia.com/gpu", "1g.5gb"):
+        pod, spec = build(train(dataset, accelerator=asked), make_context("train", run_id=asked))
+        assert (spec.accelerator.kind, spec.accelerator.mig_profile) == ("mig", "1g.5gb")
+        assert pod.spec.containers[0].resources.limits["nvidia.com/gpu"] == "1"
+        assert pod.spec.node_selector == {"nvidia.com/gpu.product": f"{PRODUCT}-MIG-1g.5gb"}
+
+
+def test_auto_passes_by_a_slice_whose_nodes_are_too_small(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster
+) -> None:
+    cluster(node("small", cpu="4", **{"1g_5gb": 7}), node("large", **{"2g_10gb": 3}))
+    _, spec = build(train(dataset, accelerator="auto", workers=8), make_context("train"))
+    assert spec.accelerator.mig_profile == "2g.10gb"
+
+
+def test_a_slice_that_was_never_got_is_not_clung_to(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster
+) -> None:
+    cluster(node(**{"1g_5gb": 2, "3g_20gb": 1}))
+    ProfileStoreHook().get_store().record([ended_try("unschedulable", batch=12, mig_profile="3g.20gb")])
+    _, spec = build(train(dataset, accelerator="auto"), make_context("train", try_number=2))
+    assert spec.accelerator.mig_profile == "1g.5gb"
+
+
+def test_a_batch_is_not_kept_on_another_accelerator(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster
+) -> None:
+    cluster(node(**{"1g_5gb": 2}))
+    ProfileStoreHook().get_store().record([ended_try("code", batch=64, mig_profile="7g.40gb")])
+    _, spec = build(train(dataset, accelerator="1g.5gb"), make_context("train", try_number=2))
+    assert getattr(spec.job, "batch", None) == 16
+
+
+def test_where_nodes_may_not_be_listed_names_are_matched_as_elsewhere(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [
+        {"resource": "nvidia.com/mig-3g.39gb", "memory": "40000Mi"},
+        {"resource": "nvidia.com/mig-1g.10gb", "memory": "9984Mi"},
+    ]
+    connection = {"conn_type": "kubernetes", "extra": {"yolo_accelerators": listed}}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(connection))
+    _, spec = build(train(dataset, accelerator="3g.40gb"), make_context("train"))
+    assert (spec.accelerator.mig_profile, spec.accelerator.memory_budget_bytes) == ("3g.39gb", 40000 * 2**20)
+    _, spec = build(train(dataset, accelerator="auto"), make_context("train", run_id="auto"))
+    assert spec.accelerator.mig_profile == "1g.10gb"
+
+
+def test_a_sidecar_counts_into_what_a_node_must_hold(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: Cluster
+) -> None:
+    cluster(node(cpu="4", **{"1g_5gb": 7}))
+    sidecar = k8s.V1Container(name="proxy", resources=k8s.V1ResourceRequirements(requests={"cpu": "3"}))
+    whole = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[k8s.V1Container(name="base", image="w"), sidecar]))
+    build(train(dataset, accelerator="1g.5gb", workers=2), make_context("train"))
+    with pytest.raises(Unschedulable, match="6 CPUs asked"):
+        build(train(dataset, accelerator="1g.5gb", workers=2, full_pod_spec=whole), make_context("train"))
 
 
 def test_another_error_of_the_api_is_not_taken_for_a_missing_right() -> None:
     api = Api(nodes=[], pods=[])
     api.list_node.side_effect = ApiException(status=500)
     with pytest.raises(ApiException):
-        read_cluster(api, POD, str)  # type: ignore[arg-type]
+        read_cluster(api, POD, str, with_pods=True)  # type: ignore[arg-type]
 
 
 def test_the_placement_is_the_finished_pods() -> None:

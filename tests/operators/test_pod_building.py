@@ -221,7 +221,7 @@ def test_auto_takes_what_the_connection_lists(
 
 
 def test_auto_without_an_offer_says_what_to_do(dataset: dict[str, Any], make_context: MakeContext) -> None:
-    with pytest.raises(BadInput, match="list one accelerator there, or name it"):
+    with pytest.raises(BadInput, match="list what there is, or name it"):
         train(dataset, accelerator="auto").build_pod_request_obj(make_context("train"))
 
 
@@ -342,3 +342,38 @@ def test_gpu_pods_tolerate_the_taint_of_gpu_nodes(dataset: dict[str, Any], make_
     assert [t.key for t in pod.spec.tolerations] == ["team", "nvidia.com/gpu"]
     pod, _, _ = build(train(dataset, accelerator="cpu"), make_context("train"))
     assert not pod.spec.tolerations
+
+
+@pytest.mark.parametrize("given", [{"nvidia.com/gpu": "1"}, {"nvidia.com/mig-2g.10gb": "1"}, {SLICE: "2"}])
+@pytest.mark.parametrize("accelerator", ["cpu", "1g.5gb"])
+def test_a_device_that_was_not_planned_for_is_refused(
+    accelerator: str, given: dict[str, str], dataset: dict[str, Any], make_context: MakeContext
+) -> None:
+    asked = k8s.V1ResourceRequirements(limits=given)
+    with pytest.raises(BadInput, match="say accelerator="):
+        build(train(dataset, accelerator=accelerator, container_resources=asked), make_context("train"))
+
+
+def test_a_request_of_the_authors_raises_the_limit_with_it(dataset: dict[str, Any], make_context: MakeContext) -> None:
+    """The API refuses a request that is larger than the limit."""
+    asked = k8s.V1ResourceRequirements(requests={"memory": "32Gi"})
+    _, container, _ = build(train(dataset, accelerator="1g.5gb", container_resources=asked), make_context("train"))
+    assert container.resources.limits["memory"] == container.resources.requests["memory"] == "32Gi"
+    operator = train(dataset, accelerator="cpu", memory_budget="4Gi", container_resources=asked)
+    with pytest.raises(BadInput, match="more than memory_budget"):
+        build(operator, make_context("train"))
+
+
+def test_on_cpu_a_templates_limit_is_the_budget_as_well(dataset: dict[str, Any], make_context: MakeContext) -> None:
+    limits = k8s.V1ResourceRequirements(limits={"memory": "3Gi"})
+    base = k8s.V1Container(name="base", image="w", resources=limits)
+    operator = train(dataset, accelerator="cpu", full_pod_spec=k8s.V1Pod(spec=k8s.V1PodSpec(containers=[base])))
+    _, container, spec = build(operator, make_context("train"))
+    assert spec.accelerator.memory_budget_bytes == 3 * 2**30
+    assert container.resources.limits == {"memory": "3Gi"}
+
+
+def test_a_budget_limits_every_cpu_task(make_context: MakeContext) -> None:
+    operator = PreprocessOperator(task_id="check", data="/data/data.yaml", namespace="ml", memory_budget="1Gi")
+    _, container, _ = build(operator, make_context("check"))
+    assert container.resources.limits == {"memory": str(2**30)}

@@ -136,7 +136,8 @@ class Ended:
         return spec.job.batch
 
     def replan(self, context: dict[str, Any]) -> Any:
-        return self.operator._plan(context, self.operator._candidates(None))
+        spec, candidate, fit = self.operator._plan(context, self.operator._candidates(None, self.pod))
+        return spec, candidate, fit.proposal
 
     @property
     def rows(self) -> list[Any]:
@@ -476,3 +477,72 @@ def test_d8_a_pod_that_is_gone_at_reentry_fails_and_is_on_record(
         ended.operator.trigger_reentry(context, {"status": event, "name": "p", "namespace": "ml", "message": ""})
     (row,) = ended.rows
     assert (row.outcome, row.batch, row.key.try_number) == ("lost", 16, 1)
+
+
+def test_a_snapshot_from_before_the_start_is_no_evidence(ended: Ended) -> None:
+    """It says that no node took the pod, hours after one did."""
+    waiting = k8s.V1PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="0/1 nodes")
+    ended.manager.read_pod.side_effect = ApiException(status=404)
+    with pytest.raises(ResultLost, match="the pod is gone"):
+        ended.never_start(k8s.V1PodStatus(phase="Pending", conditions=[waiting]))
+    assert ended.rows[0].outcome == "lost"
+
+
+@pytest.mark.parametrize("action", ["keep_pod", "delete_succeeded_pod"])
+def test_a_kept_pod_is_one_that_has_ended(
+    action: str, dataset: dict[str, Any], make_context: MakeContext, cluster: None
+) -> None:
+    """One that Airflow gave up would hold its slice and run beside the next try's."""
+    ended = Ended(dataset, make_context("train"), on_finish_action=action)
+    with pytest.raises(ResultLost):
+        ended.never_start(k8s.V1PodStatus(phase="Running"))
+    ended.manager.delete_pod.assert_called_once()
+    again = Ended(dataset, make_context("train", run_id="second"), on_finish_action=action)
+    again.end(message=result().to_message())
+    again.manager.delete_pod.assert_not_called()
+
+
+def test_a_run_that_succeeded_does_not_fail_with_its_log(ended: Ended) -> None:
+    def stumble(context: Any) -> None:
+        ended.end(message=result().to_message())
+        raise ApiException(status=400, reason="log is gone")
+
+    with (
+        patch("airflow.providers.cncf.kubernetes.operators.pod.KubernetesPodOperator.execute", side_effect=stumble),
+        patch.object(ended.operator, "_adopted", return_value=ended.pod),
+    ):
+        assert ended.operator.execute(ended.context)["metrics"] == {"mAP50": 0.61}
+
+
+def test_an_answer_outlives_a_sidecar_that_failed(ended: Ended) -> None:
+    ended.end(message=result().to_message(), exit_code=1)
+    assert ended.operator._finish()["metrics"] == {"mAP50": 0.61}
+
+
+def test_an_api_server_that_fails_leaves_no_pod_behind(ended: Ended) -> None:
+    ended.manager.read_pod.side_effect = ApiException(status=500)
+    ended.operator.is_istio_enabled = MagicMock(return_value=False)  # type: ignore[method-assign]
+    ended.pod.status = k8s.V1PodStatus(phase="Running")
+    with pytest.raises(ApiException):
+        ended.operator.cleanup(pod=ended.pod, remote_pod=ended.pod, context=ended.context)
+    ended.operator.process_pod_deletion.assert_called_once()  # type: ignore[attr-defined]
+
+
+def test_a_probe_that_was_killed_beside_a_gpu_teaches_the_pods_memory(
+    dataset: dict[str, Any], make_context: MakeContext, cluster: None
+) -> None:
+    from yolo_airflow_provider.operators import ProfileProbeOperator
+
+    operator = ProfileProbeOperator(
+        task_id="probe", model="yolov8n", data=dataset, imgsz=320, accelerator="1g.5gb", namespace="ml"
+    )
+    ended = Ended(dataset, make_context("train"))
+    ended.operator, ended.pod = operator, operator.build_pod_request_obj(make_context("probe"))  # type: ignore[assignment]
+    operator.__dict__["pod_manager"] = ended.manager
+    operator.process_pod_deletion = MagicMock()  # type: ignore[method-assign]
+    operator.log_events_on_failure = False
+    given = int(ended.pod.spec.containers[0].resources.limits["memory"])
+    with pytest.raises(HostOutOfMemory):
+        ended.end(exit_code=137, reason="OOMKilled")
+    _, _, proposal = ended.replan(make_context("probe", try_number=2))
+    assert proposal.need.memory_bytes == int(1.5 * given)

@@ -37,15 +37,22 @@ def test_nothing_known_is_an_estimate_by_processes_and_says_so() -> None:
 
 
 def test_a_measured_peak_counts_with_a_quarter_more() -> None:
-    seen = HostObservation(id=7, container_bytes=4 * GIB, process_bytes=2 * GIB)
+    seen = HostObservation(id=7, container_bytes=4 * GIB, process_bytes=2 * GIB, workers=4)
     need = training("mig", workers=4, shared=GIB, observations=[seen])
     assert need.memory_bytes == 5 * GIB
     assert need.why == "4.00 GiB measured (measurement 7)"
 
 
-def test_a_peak_of_the_process_alone_leaves_room_for_shared_memory() -> None:
-    seen = HostObservation(id=7, process_bytes=4 * GIB)
-    assert training("gpu", workers=1, shared=GIB, observations=[seen]).memory_bytes == 6 * GIB
+def test_a_peak_of_the_process_alone_leaves_room_for_its_loader_and_shared_memory() -> None:
+    seen = HostObservation(id=7, process_bytes=4 * GIB, workers=2)
+    assert training("gpu", workers=2, shared=GIB, observations=[seen]).memory_bytes == 7 * GIB
+
+
+def test_what_the_measured_run_had_not_comes_on_top() -> None:
+    seen = HostObservation(id=7, container_bytes=4 * GIB, process_bytes=2 * GIB, workers=2)
+    assert training("mig", workers=10, shared=GIB, observations=[seen]).memory_bytes == 5 * GIB + 8 * GIB // 2
+    cached = training("mig", workers=2, shared=GIB, cached_bytes=100 * GIB, observations=[seen])
+    assert cached.memory_bytes == 105 * GIB
 
 
 def test_c8_what_was_too_little_is_raised_by_half() -> None:

@@ -24,7 +24,7 @@ def matching(cluster: ClusterOffer, asked: Accelerator) -> tuple[Offer, ...]:
         if offer.accelerator.kind == asked.kind and product in ("", offer.accelerator.product)
     ]
     exact = [offer for offer in of_kind if offer.accelerator.mig_profile == asked.mig_profile]
-    near = [offer for offer in of_kind if _same_but_for_rounding(offer.accelerator.mig_profile, asked.mig_profile)]
+    near = [offer for offer in of_kind if same_profile(offer.accelerator.mig_profile, asked.mig_profile)]
     return tuple(sorted(exact or near, key=smallest_first))
 
 
@@ -78,7 +78,8 @@ def waiting_reason(cluster: ClusterOffer, offer: Offer) -> str:
     return f"{text}; {offer.later} more: {_where(later)}" if later else text
 
 
-def _same_but_for_rounding(offered: str, asked: str) -> bool:
+def same_profile(offered: str, asked: str) -> bool:
+    """The same slice, but for how a driver rounds the memory in its name."""
     one, other = profile_parts(offered), profile_parts(asked)
     if one is None or other is None:
         return False

@@ -107,7 +107,7 @@ def requests_by_node(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, i
         node = spec.get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in _FINISHED:
             continue
-        held[node] = _sum(held.get(node, {}), _pod_requests(spec))
+        held[node] = _sum(held.get(node, {}), pod_requests(spec))
     return held
 
 
@@ -151,14 +151,14 @@ def _node(item: Mapping[str, Any]) -> Node:
         ),
         cordoned=bool(spec.get("unschedulable")),
         ready=any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions),
-        cpu_millicores=_amount("cpu", allocatable.get("cpu", 0)),
-        memory_bytes=_amount("memory", allocatable.get("memory", 0)),
-        extended={name: _amount(name, value) for name, value in allocatable.items() if "/" in name},
+        cpu_millicores=amount("cpu", allocatable.get("cpu", 0)),
+        memory_bytes=amount("memory", allocatable.get("memory", 0)),
+        extended={name: amount(name, value) for name, value in allocatable.items() if "/" in name},
     )
 
 
 @lru_cache(maxsize=4096)  # thousands of pods ask for the same few amounts
-def _amount(resource: str, quantity: str | int | float) -> int:
+def amount(resource: str, quantity: str | int | float) -> int:
     """A Kubernetes quantity as a whole number, rounded up as the scheduler does; millicores for `cpu`."""
     found = _QUANTITY.match(str(quantity))
     if found is None:
@@ -166,7 +166,7 @@ def _amount(resource: str, quantity: str | int | float) -> int:
     return math.ceil(Fraction(found["number"]) * _UNITS[found["unit"]] * (1000 if resource == "cpu" else 1))
 
 
-def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
+def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """The larger of what runs together and of each step of the initialisation, plus the runtime's overhead.
 
     As in "Resource sharing within containers", https://kubernetes.io/docs/concepts/workloads/pods/init-containers/:
@@ -182,7 +182,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
         if container.get("restartPolicy") == "Always":
             sidecars = step
         largest_step = _max(largest_step, step)
-    overhead = {name: _amount(name, value) for name, value in (spec.get("overhead") or {}).items()}
+    overhead = {name: amount(name, value) for name, value in (spec.get("overhead") or {}).items()}
     return _sum(_max(_sum(together, sidecars), largest_step), overhead)
 
 
@@ -190,7 +190,7 @@ def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
     # The API server fills in a missing request from the limit.
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: _amount(name, value) for name, value in asked.items()}
+    return {name: amount(name, value) for name, value in asked.items()}
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

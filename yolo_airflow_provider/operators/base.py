@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowNotFoundException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
 
 from yolo_airflow_provider.contract import Failure, FailureClass, Identity, Job, JobResult, JobSpec, describe
-from yolo_airflow_provider.errors import BadInput, DoesNotFit
+from yolo_airflow_provider.errors import BadInput, DoesNotFit, YoloError
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.gpus.cluster import ClusterOffer
 from yolo_airflow_provider.gpus.matching import refusal, waiting_reason
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
-from yolo_airflow_provider.operators import adoption, offers, parameters, pod_defaults, pods
+from yolo_airflow_provider.operators import offers, parameters, pod_defaults, pods
+from yolo_airflow_provider.operators.adopting import AdoptingPodOperator
 from yolo_airflow_provider.operators.discovery import read_cluster
 from yolo_airflow_provider.operators.local import LocalRun
 from yolo_airflow_provider.operators.offers import Candidate
 from yolo_airflow_provider.operators.plan import decision_row, identity_of, run_folder, to_contract
-from yolo_airflow_provider.operators.recording import RecordingPodOperator
 from yolo_airflow_provider.operators.tries import EarlierTries, earlier_tries
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from yolo_airflow_provider.planner.choice import Choice, Question
     from yolo_airflow_provider.planner.host import HostNeed
 
+_NOT_FOUND = 404
 WEEK_SECONDS = 7 * 24 * 3600
 
 
@@ -55,7 +62,18 @@ class Proposal:
     amp: bool = False
 
 
-class YoloPodOperator(RecordingPodOperator):
+@dataclass(frozen=True)
+class Fit:
+    """A proposal for a candidate, and why no node can ever run it, if none can."""
+
+    proposal: Proposal
+    refused: str | None = None
+
+
+Refusal = Callable[[Candidate, Proposal], str | None]
+
+
+class YoloPodOperator(AdoptingPodOperator):
     """Runs one job of the worker and records what it measured.
 
     Every parameter of KubernetesPodOperator stays usable. Parameters that are listed here with a default of their
@@ -82,7 +100,7 @@ class YoloPodOperator(RecordingPodOperator):
     """
 
     template_fields: Sequence[str] = (
-        *RecordingPodOperator.template_fields,
+        *AdoptingPodOperator.template_fields,
         "workspace",
         "execution",
         "memory_budget",
@@ -169,7 +187,16 @@ class YoloPodOperator(RecordingPodOperator):
         self.pod = self._adopted(context)
         if self.pod is not None:
             self.pod_request_obj = self.pod
-        super().execute(context)
+        try:
+            super().execute(context)
+        except (YoloError, AirflowSkipException, AirflowRescheduleException):
+            raise
+        except ApiException as error:
+            if self._answer is None and error.status == _NOT_FOUND and self.pod is not None:
+                raise self._lost(context, f"pod {self.pod.metadata.name} is gone") from error
+            return self._finish_in_spite_of(error)
+        except Exception as error:
+            return self._finish_in_spite_of(error)
         return self._finish()
 
     def on_kill(self) -> None:
@@ -218,19 +245,21 @@ class YoloPodOperator(RecordingPodOperator):
         if self._asked_accelerator() != "cpu":
             pod_defaults.tolerate_gpu_taint(pod)
         self._mount_claims(pod)
-        cluster = read_cluster(self.client, pod, self.log.warning)
-        spec, candidate, proposal = self._plan(context, self._candidates(cluster))
+        cluster = read_cluster(self.client, pod, self.log.warning, with_pods=self._asked_accelerator() != "cpu")
+        spec, candidate, fit = self._plan(context, self._candidates(cluster, pod), self._refusal_by(cluster, pod))
         pods.put_job(
             pod,
             spec,
             candidate.accelerator,
-            proposal.need,
+            fit.proposal.need,
             container=container,
             node_selector=candidate.node_selector,
         )
         self._remember(context, spec)
-        if cluster is not None:
-            self._check(cluster, candidate, spec, pod, context)
+        if fit.refused:
+            self._refuse(fit.refused, spec, context)
+        elif cluster is not None and candidate.offer is not None and (why := waiting_reason(cluster, candidate.offer)):
+            self.log.info("The pod will wait for a slice, up to %d s: %s", self.schedule_timeout_seconds, why)
         return pod
 
     def _mount_claims(self, pod: k8s.V1Pod) -> None:
@@ -245,15 +274,13 @@ class YoloPodOperator(RecordingPodOperator):
                     pod, name=name, claim=claim, path=path, container=self.base_container_name, read_only=read_only
                 )
 
-    def _candidates(self, cluster: ClusterOffer | None) -> list[Candidate]:
+    def _candidates(self, cluster: ClusterOffer | None, pod: k8s.V1Pod) -> list[Candidate]:
         """What there is to run on, best first."""
         asked = self._asked_accelerator()
         budget = parameters.memory("memory_budget", self.memory_budget)
         if asked == "cpu" and budget is None:
-            limits = (self.container_resources.limits if self.container_resources else None) or {}
-            budget = parameters.memory("container_resources.limits.memory", limits.get("memory"))
-        listed = self._listed() if asked != "cpu" else []
-        return offers.in_cluster(asked, budget, listed, cluster)
+            budget = pods.memory_limit_bytes(pod, container=self.base_container_name)
+        return offers.in_cluster(asked, budget, self._listed() if asked != "cpu" else [], cluster)
 
     def _listed(self) -> list[Accelerator]:
         try:
@@ -262,66 +289,78 @@ class YoloPodOperator(RecordingPodOperator):
         except AirflowNotFoundException:
             return []
 
-    def _check(
-        self, cluster: ClusterOffer, candidate: Candidate, spec: JobSpec, pod: k8s.V1Pod, context: Context
-    ) -> None:
-        """Refuse what no node can ever run; say it where a pod is going to wait."""
-        on_gpu = candidate.accelerator.kind != "cpu"
-        requests = pod_defaults.container_of(pod, self.base_container_name).resources.requests or {}
-        refused = refusal(
-            cluster,
-            candidate.accelerator if on_gpu else None,
-            cpu_millicores=parameters.millicores("container_resources.requests.cpu", requests.get("cpu")),
-            memory_bytes=parameters.memory("container_resources.requests.memory", requests.get("memory")) or 0,
-        )
-        if refused is None:
-            if candidate.offer is not None and (why := waiting_reason(cluster, candidate.offer)):
-                self.log.info("The pod will wait for a slice, up to %d s: %s", self.schedule_timeout_seconds, why)
-            return
+    def _refusal_by(self, cluster: ClusterOffer | None, pod: k8s.V1Pod) -> Refusal | None:
+        """The question why no node can ever run the pod with a proposal."""
+        if cluster is None:
+            return None
+
+        def refused(candidate: Candidate, proposal: Proposal) -> str | None:
+            accelerator = candidate.accelerator
+            asked = pods.requests(pod, accelerator, proposal.need, container=self.base_container_name)
+            return refusal(
+                cluster,
+                accelerator if accelerator.kind != "cpu" else None,
+                cpu_millicores=asked.get("cpu", 0),
+                memory_bytes=asked.get("memory", 0),
+            )
+
+        return refused
+
+    def _refuse(self, why: str, spec: JobSpec, context: Context) -> None:
         if not self.preflight:
-            self.log.warning("preflight=False, so the pod waits for a node that can take it: %s", refused)
+            self.log.warning("preflight=False, so the pod waits for a node that can take it: %s", why)
             return
         hint = "name something that is offered; preflight=False waits for nodes that are added on demand"
-        failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=refused, hint=hint, stage=spec.job.kind)
-        self._take(
-            spec,
-            JobResult(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure),
-            context=context,
-        )
+        failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=why, hint=hint, stage=spec.job.kind)
+        tried = spec.identity.try_number
+        self._take(spec, JobResult(kind=spec.job.kind, try_number=tried, failure=failure), context=context)
 
     # The plan.
 
     def _plan(
-        self, context: Context, candidates: Sequence[Candidate], *, enforce_budget: bool = False
-    ) -> tuple[JobSpec, Candidate, Proposal]:
+        self,
+        context: Context,
+        candidates: Sequence[Candidate],
+        refused: Refusal | None = None,
+        *,
+        enforce_budget: bool = False,
+    ) -> tuple[JobSpec, Candidate, Fit]:
         """Decide what this try runs; the decision is in the store and in the log before anything starts."""
         store = self._store()  # a store that cannot take the result is refused before anything is spent
         identity = identity_of(context)
         self._earlier = earlier_tries(store, identity)
         try:
-            candidate, proposal = self._first_that_fits(candidates)
-            spec = self._spec(identity, candidate.accelerator, proposal.job, enforce_budget=enforce_budget)
+            candidate, fit = self._first_that_fits(candidates, refused)
+            spec = self._spec(identity, candidate.accelerator, fit.proposal.job, enforce_budget=enforce_budget)
         except ValidationError as error:
             raise BadInput(f"{self.task_id}: {describe(error)}") from None
-        if proposal.choice is not None:
-            question, choice = proposal.choice
+        if fit.proposal.choice is not None:
+            question, choice = fit.proposal.choice
             self.log.info("Plan: %s", choice.sentence)
-            store.decide(decision_row(question, choice, spec, amp=proposal.amp))
-        if (need := proposal.need).memory_bytes is not None:
+            store.decide(decision_row(question, choice, spec, amp=fit.proposal.amp))
+        if (need := fit.proposal.need).memory_bytes is not None:
             self.log.info("Memory of the pod: %.2f GiB; %s", need.memory_bytes / 2**30, need.why)
-        return spec, candidate, proposal
+        return spec, candidate, fit
 
-    def _first_that_fits(self, candidates: Sequence[Candidate]) -> tuple[Candidate, Proposal]:
-        earlier = self._earlier
-        kept = [c for c in candidates if earlier.ran_on(c.accelerator.product, c.accelerator.mig_profile)]
-        refused: DoesNotFit | None = None
+    def _first_that_fits(self, candidates: Sequence[Candidate], refused: Refusal | None) -> tuple[Candidate, Fit]:
+        """The first candidate in which something fits and that a node can run; one that fits, if none can be run."""
+        kept = [candidate for candidate in candidates if self._earlier.ran_on(candidate.accelerator)]
+        unfit: DoesNotFit | None = None
+        nowhere: tuple[Candidate, Fit] | None = None
         for candidate in [*kept, *(c for c in candidates if c not in kept)]:
             try:
-                return candidate, self._propose(candidate.accelerator)
+                proposal = self._propose(candidate.accelerator)
             except DoesNotFit as error:
                 self.log.info("%s", error)
-                refused = error
-        raise refused or BadInput(f"{self.task_id}: there is nothing to run on")
+                unfit = error
+                continue
+            why = refused(candidate, proposal) if refused is not None else None
+            if why is None:
+                return candidate, Fit(proposal)
+            nowhere = nowhere or (candidate, Fit(proposal, refused=why))
+        if nowhere is not None:
+            return nowhere
+        raise unfit or BadInput(f"{self.task_id}: there is nothing to run on")
 
     def _spec(self, identity: Identity, accelerator: Accelerator, job: Job, *, enforce_budget: bool) -> JobSpec:
         workspace = self._workspace()
@@ -336,50 +375,3 @@ class YoloPodOperator(RecordingPodOperator):
 
     def _workspace(self) -> str:
         return os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))
-
-    # The pod of an earlier try.
-
-    def _adopted(self, context: Context) -> k8s.V1Pod | None:
-        """A pod of this task instance that runs or has succeeded: the Airflow worker died, not the pod."""
-        if not self.reattach_on_restart:
-            return None
-        # As KubernetesPodOperator finds its namespace, which it keeps to itself (10.25.0).
-        namespace = self.namespace or self.hook.get_namespace() or self._incluster_namespace or "default"
-        found = self.find_pod(namespace, context=context)
-        if found is None:
-            return None
-        state = adoption.state_of(found)
-        if state in ("active", "succeeded"):
-            self.log.info("Adopting pod %s of an earlier try, which is %s.", found.metadata.name, state)
-            return found
-        if state == "failed":
-            self.log.info("Pod %s of an earlier try has failed unseen.", found.metadata.name)
-            self._record_unseen(found, context)
-        self.patch_already_checked(found, reraise=False)  # nobody adopts it any more
-        if state == "leaving":
-            patience = 30 + (found.metadata.deletion_grace_period_seconds or 30)
-            self.log.info("Waiting up to %d s until pod %s of an earlier try is gone.", patience, found.metadata.name)
-            if not adoption.await_gone(self.client, found, patience):
-                self.log.warning("Pod %s does not go; its worker is fenced off.", found.metadata.name)
-        else:
-            self.process_pod_deletion(found, reraise=False)
-        return None
-
-    def _record_unseen(self, pod: k8s.V1Pod, context: Context) -> None:
-        """What an earlier try ended with is evidence for this one, not its end."""
-        from yolo_airflow_provider.errors import YoloError
-
-        try:
-            self._take_pod(pod, None, context)
-        except YoloError as error:
-            self.log.info("It is recorded, and this try plans with it: %s", error)
-
-    @staticmethod
-    def _get_ti_pod_labels(context: Context | None = None, include_try_number: bool = True) -> dict[str, str]:
-        """Labels that identify the pod, valid for any id.
-
-        cncf-kubernetes 10.25.0 makes `-<hash>` of an id in which no character can stay (a run id in Chinese), which
-        the API refuses as a label; there is no public seam between its labels and its search by them.
-        """
-        labels = RecordingPodOperator._get_ti_pod_labels(context, include_try_number)
-        return {name: value.lstrip("-") for name, value in labels.items()}

@@ -133,7 +133,7 @@ class ModelOperator(YoloPodOperator):
             batch=batch,
             images=images,
             max_batch=max_batch,
-            kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"]),
+            kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"], accelerator),
         )
         try:
             return question, choose(question, observations(known, cached_in_memory=cached_in_memory))
@@ -176,6 +176,8 @@ class ModelOperator(YoloPodOperator):
         self._earlier = earlier_tries(self._store(), spec.identity.model_copy(update={"try_number": try_number}))
         try:
             proposal = self._propose(accelerator)
+        except DoesNotFit as error:
+            return f"takes another accelerator, if there is one: {error}" if self.accelerator == "auto" else f"{error}"
         except YoloError as error:
             return f"will be refused: {error}"
         need = proposal.need

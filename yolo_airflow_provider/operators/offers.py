@@ -10,7 +10,7 @@ from yolo_airflow_provider.errors import BadInput, Unschedulable
 from yolo_airflow_provider.gpus import local
 from yolo_airflow_provider.gpus.accelerator import Accelerator, canonical_product, parse_accelerator, parse_memory
 from yolo_airflow_provider.gpus.cluster import ClusterOffer, Offer, smallest_first
-from yolo_airflow_provider.gpus.matching import matching
+from yolo_airflow_provider.gpus.matching import matching, same_profile
 
 CONNECTION_EXTRA = "yolo_accelerators"
 """Key in the Kubernetes connection's extra: a list of `{"resource": ..., "memory": ..., "product": ...}`."""
@@ -65,15 +65,17 @@ def in_cluster(
         At least one. A name that nobody offers is returned as it is, for the refusal to name it.
 
     Raises:
-        BadInput: not a known name; or `auto` where the cluster is not known and the extra does not list one.
+        BadInput: not a known name; or `auto` where the cluster is not known and the extra lists none.
         Unschedulable: `auto`, and the cluster offers no GPU that can be measured.
     """
     wanted = None if asked == "auto" else _parsed(asked)
     if wanted is not None and wanted.kind == "cpu":
         return [Candidate(replace(wanted, memory_bytes=budget_bytes))]
     if cluster is None:
-        return [Candidate(_with_memory(_from_list(asked, wanted, listed), budget_bytes, listed))]
-    found = matching(cluster, wanted) if wanted is not None else sorted(cluster.offers, key=smallest_first)
+        return [Candidate(_with_memory(one, budget_bytes, listed)) for one in _from_list(wanted, listed)]
+    # A resource's name means the resource, whatever it is there: with the strategy single `nvidia.com/gpu` is a slice.
+    named = [offer for offer in cluster.offers if offer.accelerator.resource == asked.strip()]
+    found = named or (matching(cluster, wanted) if wanted is not None else sorted(cluster.offers, key=smallest_first))
     if not found:
         if wanted is None:
             raise Unschedulable(f"accelerator='auto': the cluster offers no GPU\n{cluster.table()}")
@@ -114,16 +116,17 @@ def _parsed(asked: str) -> Accelerator:
         raise BadInput(str(error)) from None
 
 
-def _from_list(asked: str, wanted: Accelerator | None, listed: Sequence[Accelerator]) -> Accelerator:
-    if wanted is not None:
-        return next((offer for offer in listed if offer.resource == wanted.resource), wanted)
-    if len(listed) != 1:
-        names = ", ".join(offer.resource for offer in listed) or "nothing"
-        raise BadInput(
-            f"accelerator={asked!r} where nodes may not be listed: the connection's extra {CONNECTION_EXTRA!r} lists"
-            f" {names}; list one accelerator there, or name it: accelerator='1g.10gb' or 'cpu'"
-        )
-    return listed[0]
+def _from_list(wanted: Accelerator | None, listed: Sequence[Accelerator]) -> list[Accelerator]:
+    if wanted is None:
+        if not listed:
+            raise BadInput(
+                f"accelerator='auto' where nodes may not be listed, and the connection's extra {CONNECTION_EXTRA!r}"
+                " lists nothing; list what there is, or name it: accelerator='1g.10gb' or 'cpu'"
+            )
+        return sorted(listed, key=lambda one: (one.memory_bytes is None, one.memory_bytes or 0))
+    exact = [one for one in listed if one.resource == wanted.resource]
+    near = [one for one in listed if one.kind == wanted.kind and same_profile(one.mig_profile, wanted.mig_profile)]
+    return (exact or near)[:1] or [wanted]
 
 
 def _with_memory(found: Accelerator, budget_bytes: int | None, listed: Sequence[Accelerator]) -> Accelerator:

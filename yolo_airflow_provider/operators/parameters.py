@@ -79,16 +79,3 @@ def memory(name: str, value: Any) -> int | None:
         return parse_memory(value)
     except ValueError as error:
         raise BadInput(f"{name}: {error}") from None
-
-
-def millicores(name: str, value: Any) -> int:
-    """Thousandths of a core of `2`, `1.5` or `500m`; 0 for "not given".
-
-    Raises:
-        BadInput: no quantity of CPU.
-    """
-    text = str(value if value is not None else 0).strip()
-    try:
-        return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
-    except ValueError:
-        raise BadInput(f"{name}={value!r} is not a quantity of CPU: write 2, 1.5 or 500m") from None

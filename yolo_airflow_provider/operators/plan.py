@@ -169,6 +169,8 @@ def host_observations(stored: Sequence[Stored], *, cached_in_memory: bool = Fals
             id=item.id,
             container_bytes=row.peak_container_bytes,
             process_bytes=row.peak_rss_bytes,
+            workers=row.workers or 0,
+            cached_bytes=cached_bytes(row.train_images, row.imgsz) if row.cache in _IN_MEMORY else 0,
             limit_bytes=row.container_limit_bytes,
             out_of_memory=row.outcome == FailureClass.HOST_OOM,
         )
@@ -177,6 +179,11 @@ def host_observations(stored: Sequence[Stored], *, cached_in_memory: bool = Fals
         and cached_in_memory == (row.cache in _IN_MEMORY)
         and row.outcome in ("succeeded", FailureClass.HOST_OOM)
     ]
+
+
+def cached_bytes(images: int | None, imgsz: int | None) -> int:
+    """What Ultralytics' cache of decoded images takes at most: three bytes a pixel."""
+    return (images or 0) * (imgsz or 0) ** 2 * 3
 
 
 def _tells(row: MeasurementRow, cached_in_memory: bool) -> bool:

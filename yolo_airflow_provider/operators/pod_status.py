@@ -7,7 +7,7 @@ from kubernetes.client import models as k8s
 
 from yolo_airflow_provider.contract import Failure, FailureClass, JobSpec, failure_of_exit_code
 from yolo_airflow_provider.operators.pod_defaults import container_of
-from yolo_airflow_provider.operators.pods import memory_limit
+from yolo_airflow_provider.operators.pods import memory_limit, memory_limit_bytes
 from yolo_airflow_provider.symptoms import classify_text
 
 _NEVER_STARTS = frozenset(
@@ -119,11 +119,14 @@ def _preempted(name: str, reason: str, said: str | None, spec: JobSpec) -> Failu
 def _oom_killed(ended: k8s.V1ContainerStateTerminated, pod: k8s.V1Pod, spec: JobSpec, container: str) -> Failure:
     # On `cpu` the container's limit is the budget that is planned with; on a GPU it is another memory.
     on_cpu = spec.accelerator.kind == "cpu"
-    budget = spec.accelerator.memory_budget_bytes if on_cpu else None
-    limit = f"{budget / 2**30:.2f} GiB" if budget else memory_limit(pod, container=container)
+    budget = memory_limit_bytes(pod, container=container) if on_cpu else None
+    limit = memory_limit(pod, container=container)
     batch = getattr(spec.job, "batch", None)
     less = "the next try plans with this measured, and takes a smaller batch; or give more memory"
-    more = "this is the node's memory and not the GPU's: the next try asks for more of it, with the same batch"
+    if spec.job.kind not in ("train", "probe"):
+        less = more = "give the task more memory: container_resources, or memory_budget"
+    else:
+        more = "this is the node's memory and not the GPU's: the next try asks for more of it, with the same batch"
     return Failure(
         failure_class=FailureClass.HOST_OOM,
         message=f"OOMKilled (exit code {ended.exit_code}), memory limit {limit or 'of the node'}"

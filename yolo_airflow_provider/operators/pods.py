@@ -9,10 +9,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from kubernetes.client import models as k8s
+from kubernetes.client import ApiClient, models as k8s
 
 from yolo_airflow_provider.contract import JOB_VARIABLE, ContractError, JobSpec
-from yolo_airflow_provider.gpus.accelerator import Accelerator, parse_memory
+from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.gpus.nodes import amount, pod_requests
 from yolo_airflow_provider.operators import pod_defaults
 from yolo_airflow_provider.operators.pod_defaults import container_of, default_env
 from yolo_airflow_provider.planner.host import HostNeed
@@ -80,13 +82,30 @@ def memory_limit_bytes(pod: k8s.V1Pod, *, container: str) -> int | None:
     """The container's memory limit, None where it has none."""
     resources = container_of(pod, container).resources
     limit = ((resources.limits if resources else None) or {}).get("memory")
-    return None if limit is None else parse_memory(limit)
+    try:
+        return None if limit is None else amount("memory", limit)
+    except ValueError:
+        return None  # the API will say what is wrong with it
 
 
 def memory_limit(pod: k8s.V1Pod, *, container: str) -> str | None:
     """The same for people."""
     limit = memory_limit_bytes(pod, container=container)
     return None if limit is None else f"{limit / 2**30:.2f} GiB"
+
+
+def requests(pod: k8s.V1Pod, accelerator: Accelerator, need: HostNeed, *, container: str) -> dict[str, int]:
+    """What the whole pod would hold of its node: `cpu` in millicores, the rest in bytes or devices."""
+    client = ApiClient()  # needs no connection: it only turns names into the API's spelling
+    spec = client.sanitize_for_serialization(pod.spec)
+    for plain in spec["containers"]:
+        if plain["name"] == container:
+            resources = _resources(container_of(pod, container).resources, accelerator, need)
+            plain["resources"] = client.sanitize_for_serialization(resources)
+    try:
+        return pod_requests(spec)
+    except ValueError as error:
+        raise BadInput(f"container_resources: {error}") from None
 
 
 def plan_hash(spec: JobSpec) -> str:
@@ -108,12 +127,21 @@ def _resources(
     """Extended resources want requests equal to limits; on `cpu` the memory limit is the budget."""
     limits: dict[str, Any] = dict((given.limits if given else None) or {})
     requests: dict[str, Any] = dict((given.requests if given else None) or {})
+    _refuse_other_devices({**requests, **limits}, accelerator)
     if accelerator.resource:
         limits[accelerator.resource] = requests[accelerator.resource] = "1"
-    memory = accelerator.memory_bytes if accelerator.kind == "cpu" and need.limited else need.memory_bytes
-    if memory is not None and need.limited:
-        limits.setdefault("memory", str(memory))
-    if limits.get("memory") is not None:
+    budget = accelerator.memory_bytes if accelerator.kind == "cpu" else None
+    memory = budget if budget is not None else need.memory_bytes
+    if "memory" not in limits and memory is not None and (need.limited or budget is not None):
+        asked = _memory(requests.get("memory"))
+        if budget is not None and asked > budget:
+            raise BadInput(
+                f"container_resources: requests.memory={requests['memory']} is more than memory_budget, {budget:,}"
+                " bytes, which is the container's limit on cpu"
+            )
+        # A request of the author's own that is larger than what is needed is what he wants.
+        limits["memory"] = requests["memory"] if asked > memory else str(memory)
+    if "memory" in limits:
         requests.setdefault("memory", limits["memory"])
     elif memory is not None:
         requests.setdefault("memory", str(memory))
@@ -121,6 +149,21 @@ def _resources(
     if "cpu" not in limits:
         requests.setdefault("cpu", f"{need.cpu_millicores}m")
     return k8s.V1ResourceRequirements(limits=limits or None, requests=requests or None)
+
+
+def _refuse_other_devices(given: Mapping[str, Any], accelerator: Accelerator) -> None:
+    """One pod has what was planned for: a CPU task no GPU, a training one slice."""
+    for name, count in given.items():
+        if name.startswith("nvidia.com/") and (name != accelerator.resource or str(count) != "1"):
+            planned = f"one {accelerator.resource}" if accelerator.resource else "none"
+            raise BadInput(
+                f"container_resources: {name}: {count} is asked for, and this task has {planned}: say accelerator="
+                " and leave GPUs out of container_resources, default_args and pod templates"
+            )
+
+
+def _memory(quantity: Any) -> int:
+    return 0 if quantity is None else amount("memory", quantity)
 
 
 def _marks(spec: JobSpec, accelerator: Accelerator) -> dict[str, Any]:

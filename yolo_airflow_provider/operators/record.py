@@ -14,6 +14,7 @@ from yolo_airflow_provider.contract import (
     JobResult,
     JobSpec,
     Measurement,
+    ProbeJob,
     TrainJob,
     profile_name,
 )
@@ -108,10 +109,11 @@ def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
 def _unmeasured(spec: JobSpec, result: JobResult) -> dict[str, Any]:
     """What is known of a run that measured nothing, from its job: enough for an out-of-memory to be evidence."""
     job = spec.job
-    if not isinstance(job, TrainJob):
+    if not isinstance(job, TrainJob | ProbeJob):
         return {}
     return {
-        "batch": job.batch,
+        # Which of its batches a probe did not survive is not known; the largest then does not fit either.
+        "batch": job.batch if isinstance(job, TrainJob) else max(job.batches),
         "precision": precision(job.amp, spec.accelerator.kind),
         "optimizer": job.optimizer,
         "workers": 0 if spec.accelerator.kind == "cpu" else job.workers,

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
-from airflow.providers.cncf.kubernetes.utils.pod_manager import PodNotFoundException
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.providers.cncf.kubernetes.utils.pod_manager import OnFinishAction
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
+from kubernetes.client import models as k8s
 from kubernetes.client.exceptions import ApiException
 
 from yolo_airflow_provider.contract import (
@@ -20,13 +21,12 @@ from yolo_airflow_provider.contract import (
     JobResult,
     JobSpec,
 )
-from yolo_airflow_provider.errors import BadInput, ResultLost, error_of
+from yolo_airflow_provider.errors import BadInput, ResultLost, YoloError, error_of
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.operators import pod_status, pods, report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from kubernetes.client import models as k8s
 
     from yolo_airflow_provider.profiles.store import ProfileStore
 
@@ -66,8 +66,13 @@ class RecordingPodOperator(KubernetesPodOperator):
         """
         try:
             super().trigger_reentry(context, event)
-        except PodNotFoundException as error:
-            raise self._lost(context, str(error)) from error
+        except (AirflowSkipException, AirflowNotFoundException, YoloError):
+            raise
+        except AirflowException as error:
+            # Gone at re-entry, or between that and the last look (cncf-kubernetes 10.25.0, `_clean`).
+            if self.pod is None and self._answer is None:
+                raise self._lost(context, f"pod {event['name']}: {error}") from error
+            return self._finish_in_spite_of(error)
         if self._answer is None:
             # cncf-kubernetes 10.25.0 returns without calling cleanup() when a pod that succeeded is gone.
             raise self._lost(context, f"pod {event['name']} was gone before its result was read")
@@ -92,8 +97,8 @@ class RecordingPodOperator(KubernetesPodOperator):
         original = sys.exception()
         failed: Exception | None = None
         if remote_pod is not None and not self._killed:
-            remote_pod = self._reread(remote_pod)
             try:
+                remote_pod = self._reread(remote_pod)
                 self._take_pod(remote_pod, original, context)
             except Exception as error:  # also a store that cannot be reached: the pod must be dealt with first
                 failed = error
@@ -102,7 +107,12 @@ class RecordingPodOperator(KubernetesPodOperator):
         except AirflowSkipException:
             raise
         except AirflowException as error:
+            if failed is None and self._answer is not None:
+                self.log.warning("The run succeeded, whatever became of its pod: %s", error)
+                return
             raise (failed or error) from (original or error)
+        finally:
+            self._end_active(remote_pod)
         if failed is not None:
             raise failed from original
 
@@ -112,7 +122,19 @@ class RecordingPodOperator(KubernetesPodOperator):
         except ApiException as error:
             if error.status != _NOT_FOUND:
                 raise
-            return remote_pod  # evicted or collected: the snapshot is all there is
+            # Evicted or collected. The snapshot may be from before the start: only an end in it is to be trusted.
+            if pod_status.how_it_ended(remote_pod, self.base_container_name) is None:
+                remote_pod.status = k8s.V1PodStatus(phase="Unknown", message="the pod is gone")
+            return remote_pod
+
+    def _end_active(self, pod: k8s.V1Pod | None) -> None:
+        """A pod that Airflow gave up must not go on: keeping pods is for looking at ended ones."""
+        if pod is None or pod.status is None or self._killed or self.on_finish_action == OnFinishAction.DELETE_POD:
+            return
+        phase = pod.status.phase
+        if phase in ("Pending", "Running"):
+            self.log.info("Deleting pod %s, which is %s and nobody's any more.", pod.metadata.name, phase)
+            self.pod_manager.delete_pod(pod)
 
     def _take_pod(self, pod: k8s.V1Pod, original: BaseException | None, context: Context | None) -> None:
         spec = pods.read_job(pod, container=self.base_container_name)
@@ -141,6 +163,7 @@ class RecordingPodOperator(KubernetesPodOperator):
         if result.failure is not None:
             identity = spec.identity
             ran_as = f"{identity.dag_id}.{identity.task_id}, try {identity.try_number}"
+            self._answer = None
             error = error_of(result.failure, where=ran_as)
             self.log.error("%s", self._report(spec, result, pod, context))
             raise error
@@ -168,8 +191,14 @@ class RecordingPodOperator(KubernetesPodOperator):
             coming = f"none: this was try {tried} of {tries}"
         else:
             count = f"{tried + 1} of {tries}" if tries else str(tried + 1)
-            coming = f"({count}, if the task's retry policy agrees) {self._next_try(spec, tried + 1)}"
+            coming = f"({count}, if the task's retry policy agrees) {self._foreseen(spec, tried + 1)}"
         return report.failure(spec, result, pod, container=self.base_container_name, coming=coming)
+
+    def _foreseen(self, spec: JobSpec, try_number: int) -> str:
+        try:
+            return self._next_try(spec, try_number)
+        except Exception as error:  # a look ahead must not take the place of what happened
+            return f"plans again (what it will run is not known: {type(error).__name__}: {error})"
 
     def _finish(self) -> dict[str, Any]:
         """The task's return value. No success without a result.
@@ -183,27 +212,40 @@ class RecordingPodOperator(KubernetesPodOperator):
         self.do_xcom_push = self._pushes_xcom
         return self._answer
 
+    def _finish_in_spite_of(self, error: Exception) -> dict[str, Any]:
+        """The return value of a run whose result is recorded, though Airflow stumbled over its pod or log.
+
+        Raises:
+            Exception: `error`, where there is no result.
+        """
+        if self._answer is None or self._killed:
+            raise error
+        self.log.warning("The run succeeded and is recorded; passed over: %s: %s", type(error).__name__, error)
+        return self._finish()
+
     def _remember(self, context: Context, spec: JobSpec) -> None:
         if (store := context.get("task_state_store")) is not None:
             store.set(_JOB_KEY, spec.to_json())
 
     def _lost(self, context: Context, what: str) -> Exception:
         """The error for a pod that is gone, recorded as far as its job is remembered."""
-        message = _lost_message(self.task_id, what)
+        spec = self._remembered(context)
+        if spec is not None:
+            failure = Failure(failure_class=FailureClass.LOST, message=what, hint=_FINDS_IT, stage=spec.job.kind)
+            tried = spec.identity.try_number
+            try:
+                self._take(spec, JobResult(kind=spec.job.kind, try_number=tried, failure=failure), context=context)
+            except Exception as error:
+                return error
+        return ResultLost(_lost_message(self.task_id, what))
+
+    def _remembered(self, context: Context) -> JobSpec | None:
         store = context.get("task_state_store")
         remembered = store.get(_JOB_KEY) if store is not None else None
         try:
-            spec = JobSpec.from_json(remembered) if isinstance(remembered, str) else None
+            return JobSpec.from_json(remembered) if isinstance(remembered, str) else None
         except ContractError:
-            spec = None
-        if spec is None:
-            return ResultLost(message)
-        failure = Failure(failure_class=FailureClass.LOST, message=what, hint=_FINDS_IT, stage=spec.job.kind)
-        try:
-            self._take(spec, JobResult(kind=spec.job.kind, failure=failure), context=context)
-        except Exception as error:
-            return error
-        return ResultLost(message)
+            return None
 
     def _store(self) -> ProfileStore:
         """The profile store.

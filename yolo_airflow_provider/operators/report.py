@@ -22,13 +22,14 @@ def failure(spec: JobSpec, result: JobResult, pod: k8s.V1Pod | None, *, containe
         coming: what the next try will do.
     """
     failed = result.failure
+    ran = pod is None or (pod.status is not None and how_it_ended(pod, container) is not None)
     lines = [
         ("what", f"{failed.failure_class}: {failed.message}" if failed else "succeeded"),
         ("to do", failed.hint if failed else ""),
         ("ran", _what(spec)),
         *_numbers(spec, result),
         ("where", _where(pod, container)),
-        ("log", f"{spec.run_folder}/worker-{spec.identity.try_number}.log, kept when the pod is gone"),
+        ("log", f"{spec.run_folder}/worker-{spec.identity.try_number}.log, kept when the pod is gone" if ran else ""),
         ("next try", coming),
     ]
     return "The run failed.\n" + "\n".join(f"  {name:<{_WIDTH}}{text}" for name, text in lines if text)

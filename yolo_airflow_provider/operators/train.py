@@ -12,7 +12,7 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal
 from yolo_airflow_provider.operators.model import ModelOperator
-from yolo_airflow_provider.operators.plan import read_data
+from yolo_airflow_provider.operators.plan import cached_bytes, read_data
 from yolo_airflow_provider.planner.choice import DEFAULT_MAX_BATCH
 
 
@@ -85,7 +85,7 @@ class MigTrainOperator(ModelOperator):
             resume=parameters.switch("resume", self.resume),
             overrides=dict(self.train_arguments or {}),
         )
-        in_memory = (source.images or 0) * job.imgsz**2 * 3 if cache in (True, "ram") else 0
+        in_memory = cached_bytes(source.images, job.imgsz) if cache in (True, "ram") else 0
         need = self._need(common, accelerator, stored, batch=job.batch, cached_bytes=in_memory)
         return Proposal(job, need, choice=(question, choice), amp=job.amp)
 

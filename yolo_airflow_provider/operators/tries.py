@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from yolo_airflow_provider.contract import FailureClass, Identity
+from yolo_airflow_provider.gpus.accelerator import Accelerator
 
 if TYPE_CHECKING:
     from yolo_airflow_provider.profiles.records import MeasurementRow
     from yolo_airflow_provider.profiles.store import ProfileStore
 
+
+_NEVER_RAN = (FailureClass.UNSCHEDULABLE, FailureClass.IMAGE)
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,17 @@ class EarlierTries:
     last: MeasurementRow | None = None
     shm_failures: int = 0
 
-    def kept_batch(self, model: str, imgsz: int) -> int | None:
+    def kept_batch(self, model: str, imgsz: int, accelerator: Accelerator) -> int | None:
         """The batch to go on with: the last try's, where it failed for a reason that is none of the batch's."""
         last = self._unfinished
-        return last.batch if last is not None and (last.model, last.imgsz) == (model, imgsz) else None
+        if last is None or (last.model, last.imgsz) != (model, imgsz) or not _is(last, accelerator):
+            return None
+        return last.batch
 
-    def ran_on(self, product: str, mig_profile: str) -> bool:
-        """The last try failed on such an accelerator for a reason that is none of its size's."""
+    def ran_on(self, accelerator: Accelerator) -> bool:
+        """The last try had such an accelerator, and failed for a reason that is none of its size's."""
         last = self._unfinished
-        return last is not None and (last.product or "", last.mig_profile or "") == (product, mig_profile)
+        return last is not None and last.outcome not in _NEVER_RAN and _is(last, accelerator)
 
     @property
     def _unfinished(self) -> MeasurementRow | None:
@@ -42,6 +47,11 @@ class EarlierTries:
         if last is None or last.outcome in ("succeeded", FailureClass.GPU_OOM):
             return None
         return None if last.outcome == FailureClass.HOST_OOM and last.accelerator_kind == "cpu" else last
+
+
+def _is(row: MeasurementRow, accelerator: Accelerator) -> bool:
+    ran = (row.accelerator_kind, row.product or "", row.mig_profile or "")
+    return ran == (accelerator.kind, accelerator.product, accelerator.mig_profile)
 
 
 def earlier_tries(store: ProfileStore, identity: Identity) -> EarlierTries:

@@ -35,6 +35,8 @@ class HostObservation:
         id: of the measurement.
         container_bytes: peak of the whole container's memory that could not be reclaimed, None if not measured.
         process_bytes: peak resident memory of the worker's process alone.
+        workers: loader processes that it had.
+        cached_bytes: images that it kept in memory.
         limit_bytes: the container's limit.
         out_of_memory: the container ran out of it.
     """
@@ -42,6 +44,8 @@ class HostObservation:
     id: int
     container_bytes: int | None = None
     process_bytes: int | None = None
+    workers: int = 0
+    cached_bytes: int = 0
     limit_bytes: int | None = None
     out_of_memory: bool = False
 
@@ -105,7 +109,7 @@ def training(
     """
     if kind == "cpu":
         return HostNeed(cpu_millicores=1000, memory_bytes=None, limited=True)
-    needed, why = _measured(shared, observations)
+    needed, why = _measured(workers, shared, cached_bytes, observations)
     if not needed:
         needed = GPU_PROCESS_BYTES + workers * LOADER_PROCESS_BYTES + shared + cached_bytes
         why = "nothing measured yet, a fixed estimate"
@@ -117,16 +121,24 @@ def training(
     )
 
 
-def _measured(shared: int, observations: Sequence[HostObservation]) -> tuple[int, str]:
-    """The largest peak with its margin; 0 where there is none.
+def _measured(workers: int, shared: int, cached_bytes: int, observations: Sequence[HostObservation]) -> tuple[int, str]:
+    """The largest peak with its margin, and with what this run has beyond that one; 0 where there is none.
 
-    The container's peak holds what was used of /dev/shm, the process's does not; the limit must hold all of it.
+    The container's peak holds its loader processes and what was used of /dev/shm, the process's does not; the limit
+    must hold all of it.
     """
-    peaks = [
-        (max(int((seen.container_bytes or 0) * MEMORY_MARGIN), int(seen.process_bytes * MEMORY_MARGIN) + shared), seen)
-        for seen in observations
-        if not seen.out_of_memory and seen.process_bytes
-    ]
+    peaks = []
+    for seen in observations:
+        if seen.out_of_memory or not seen.process_bytes:
+            continue
+        cached = max(0, cached_bytes - seen.cached_bytes)
+        more = max(0, workers - seen.workers) * LOADER_PROCESS_BYTES + cached
+        alone = int(seen.process_bytes * MEMORY_MARGIN) + workers * LOADER_PROCESS_BYTES + shared + cached
+        if seen.container_bytes is None:
+            peaks.append((alone, seen))
+        else:
+            together = int(seen.container_bytes * MEMORY_MARGIN) + more
+            peaks.append((max(together, int(seen.process_bytes * MEMORY_MARGIN) + shared), seen))
     if not peaks:
         return 0, ""
     needed, largest = max(peaks, key=lambda peak: peak[0])

@@ -1,8 +1,4 @@
-"""The pod that an earlier try of the same task instance left: taken over, waited for, or read before it goes.
-
-KubernetesPodOperator finds its pods again by labels. It would plan first and look then, take over a pod that is
-being deleted, and delete a finished one unread (cncf-kubernetes 10.25.0, `get_or_create_pod`); so this looks first.
-"""
+"""What is to be made of a pod that an earlier try left, and waiting until it is gone."""
 
 from __future__ import annotations
 
@@ -29,17 +25,21 @@ def state_of(pod: k8s.V1Pod) -> State:
     return "leaving" if pod.metadata.deletion_timestamp else "active"
 
 
-def await_gone(client: CoreV1Api, pod: k8s.V1Pod, timeout_seconds: int) -> bool:
-    """Wait until a pod that is being deleted is gone; False when it still is there after the time."""
+def last_seen(client: CoreV1Api, pod: k8s.V1Pod, timeout_seconds: int) -> tuple[k8s.V1Pod, bool]:
+    """Wait until a pod that is being deleted is gone.
+
+    Returns:
+        The last state in which it was seen, which has its answer if it gave one; and whether it is gone.
+    """
     name, namespace = pod.metadata.name, pod.metadata.namespace
     try:
         found = client.read_namespaced_pod(name=name, namespace=namespace)
     except ApiException as error:
         if error.status in _GONE:
-            return True
+            return pod, True
         raise
     if found.metadata.uid != pod.metadata.uid:
-        return True
+        return pod, True
     events = watch.Watch().stream(
         client.list_namespaced_pod,
         namespace=namespace,
@@ -47,4 +47,9 @@ def await_gone(client: CoreV1Api, pod: k8s.V1Pod, timeout_seconds: int) -> bool:
         resource_version=found.metadata.resource_version,
         timeout_seconds=timeout_seconds,
     )
-    return any(event["type"] == "DELETED" for event in events)
+    for event in events:
+        if event["type"] in ("MODIFIED", "DELETED"):
+            found = event["object"]
+        if event["type"] == "DELETED":
+            return found, True
+    return found, False
