@@ -92,6 +92,9 @@ class Identity(_Message):
     task_id: str
     map_index: int = -1
     try_number: int = Field(default=1, ge=1)
+    attempt: Name = ""
+    """Airflow's own id of the try, a UUIDv7: ids of later tries sort after those of earlier ones, also where a DAG run
+    was deleted and made again under its name, which starts at try 1 once more. Empty where there is none."""
     logical_date: datetime | None = None
 
 

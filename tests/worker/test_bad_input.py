@@ -170,3 +170,23 @@ def test_an_unknown_export_format(make_job: MakeJob, shapes: Path, monkeypatch: 
 
 def test_an_unknown_task(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "task 'juggle' is not one of" in fail(train(task="juggle"), monkeypatch)["message"]
+
+
+@pytest.mark.parametrize("device", ["0,1", "cuda:1", -1, "mps"])
+def test_b3_several_devices_are_refused(device: str | int, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = fail(train(overrides={"device": device}), monkeypatch)
+    assert failure["failure_class"] == "data"
+    assert failure["message"] == (
+        f"train_arguments ask for device={device!r}, and the run has device cpu: one pod is one slice or GPU, and a"
+        " training does not spread over several"
+    )
+    assert "ask for a larger slice" in failure["hint"]
+
+
+@pytest.mark.parametrize(("device", "own"), [(None, "0"), ("cpu", "cpu"), (0, "0"), ("0", "0"), ("cuda:0", "0")])
+def test_b3_the_runs_own_device_may_be_named(device: str | int | None, own: str) -> None:
+    from yolo_airflow_provider.contract import TrainJob
+    from yolo_airflow_provider.worker.trainer import check_device
+
+    overrides: dict[str, str | int | float | bool | None] = {"device": device}
+    check_device(TrainJob(model="m", data="d", imgsz=64, epochs=1, batch=1, overrides=overrides), own)

@@ -44,6 +44,16 @@ def test_a_try_takes_a_free_folder_an_earlier_ones_and_its_own(tmp_path: Path) -
         assert holder(tmp_path) == try_number
 
 
+def test_a_run_that_was_made_again_under_its_name_is_later_than_any_try_before_it(tmp_path: Path) -> None:
+    earlier, later = "019ad0a0-0000-7000-8000-000000000000", "019ad0a1-0000-7000-8000-000000000000"
+    zombie = Fence(tmp_path, 3, earlier)
+    zombie.take()
+    Fence(tmp_path, 1, later).take()
+    assert holder(tmp_path) == 1
+    with pytest.raises(JobError, match="try 1 on node"):
+        zombie.check()
+
+
 def test_a_later_try_is_left_alone_and_named(tmp_path: Path) -> None:
     fence_off(tmp_path, 3)
     fence = Fence(tmp_path, 1)
@@ -203,7 +213,7 @@ sys.addaudithook(hang)
 def test_a_zombie_that_comes_back_changes_nothing_of_what_the_later_try_wrote(
     make_job: MakeJob, start_worker: Callable[..., Any], shapes: Path, tmp_path: Path
 ) -> None:
-    fields = {"model": "yolov8n", "data": str(shapes), "imgsz": 64, "epochs": 3, "batch": 4}
+    fields = {"model": "yolov8n", "data": str(shapes), "imgsz": 64, "epochs": 2, "batch": 4}
     spec = make_job("train", **fields)
     folder, site = Path(spec["run_folder"]), tmp_path / "site"
     site.mkdir()

@@ -30,6 +30,29 @@ def test_more_images_take_more_memory_and_nothing_is_left(
     assert list((Path(spec["run_folder"]) / "probe").iterdir()) == []
 
 
+def test_a_probe_that_was_killed_has_not_lost_its_points(
+    make_job: MakeJob, start_worker: StartWorker, shapes: Path
+) -> None:
+    """As the kernel does at a batch that the container does not hold: no answer, no signal that could be caught."""
+    fields = {"model": "yolov8n", "data": str(shapes), "imgsz": 64, "batches": [2, 4, 8], "steps": 1}
+    first = start_worker(make_job("probe", **fields))
+    first.wait_for("probe: measuring batch 4")
+    first.process.kill()
+    first.end()
+    assert not Path(first.spec["result_path"]).exists()
+
+    second = start_worker(make_job("probe", try_number=2, **fields))
+    assert second.end() == 0, second.log
+    assert "probe: measuring" not in second.log
+    (point,) = second.answer["measurements"]
+    assert (point["part"], second.answer["model"]["parameters"]) == ("batch-2", 3011433)
+    assert second.answer["notes"] == [
+        "batch 2 was measured by an earlier try and is not measured again",
+        "an earlier try ended without a word while it measured batch 4: it is left out",
+    ]
+    assert not list(Path(second.spec["run_folder"]).glob("probe/*"))
+
+
 def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
     budget = 1400 * 2**20
     spec = make_job(
@@ -52,7 +75,7 @@ def test_not_even_the_first_batch_fits(make_job: MakeJob, start_worker: StartWor
     assert worker.answer["measurements"][0]["batch"] == 16
 
 
-def test_a_budget_below_the_models_own_needs_is_no_matter_of_batches(
+def test_c11_a_budget_below_the_models_own_needs_is_no_matter_of_batches(
     make_job: MakeJob, start_worker: StartWorker, shapes: Path
 ) -> None:
     spec = make_job("probe", budget_bytes=200 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
@@ -91,5 +114,6 @@ def test_an_artefact_that_differs_is_not_handed_on(
     worker = start_worker(spec)
     assert worker.end() == 1
     assert worker.answer["failure"]["failure_class"] == "code"
+    assert not (Path(spec["run_folder"]) / "export" / "model.onnx").exists()
     assert "answers differently from its weights" in worker.answer["failure"]["message"]
     assert "tolerance 1e-12" in worker.answer["failure"]["message"]

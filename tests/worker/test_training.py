@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ def epochs_of(spec: dict[str, Any]) -> list[tuple[int, int]]:
     return [(record["try_number"], record["epoch"]) for record in map(json.loads, lines)]
 
 
-def test_killed_in_epoch_2_and_retried_there_are_three_epochs(
+def test_e5_killed_in_epoch_2_and_retried_the_folder_holds_three_epochs(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:
     first = start_worker(training())
@@ -41,6 +42,10 @@ def test_killed_in_epoch_2_and_retried_there_are_three_epochs(
     os.kill(first.process.pid, signal.SIGKILL)
     assert first.end() == -signal.SIGKILL
     assert not Path(first.spec["result_path"]).exists()
+    folder = Path(first.spec["run_folder"])
+    weights = folder / "train" / "weights"
+    kept = next(file for file in (weights / "last.pt", weights / "previous.pt") if file.exists())
+    assert torch.load(kept, weights_only=False)["optimizer"]["state"]  # momentum goes on where it was
 
     second = start_worker(training(try_number=2))
     assert second.end() == 0, second.log
@@ -50,10 +55,15 @@ def test_killed_in_epoch_2_and_retried_there_are_three_epochs(
     assert [epoch for number, epoch in epochs_of(second.spec) if number == 2] == list(range(resumed + 1, 4))
     summary = second.answer["train"]
     assert (summary["epochs"], summary["epochs_done"]) == (3, 3)
-    assert "resuming after epoch" in second.log
+    assert f"resuming after epoch {resumed} of 3 from {weights}/" in second.log
+    rows = (folder / "train" / "results.csv").read_text().splitlines()[1:]
+    assert {int(row.split(",")[0]) for row in rows} == {1, 2, 3}
+    # Both tries' logs are there without Airflow's.
+    assert "epoch 1/3: " in (folder / "worker-1.log").read_text()
+    assert (folder / "worker-2.log").read_text().splitlines() == second.lines
 
 
-def test_a_torn_last_checkpoint_falls_back_one(
+def test_e6_a_torn_last_pt_falls_back_one_epoch(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:
     first = start_worker(training(epochs=4))
@@ -74,7 +84,9 @@ def test_a_torn_last_checkpoint_falls_back_one(
     assert [epoch for number, epoch in epochs_of(second.spec) if number == 2] == list(range(reached, 5))
 
 
-def test_all_checkpoints_torn_starts_anew(training: Callable[..., dict[str, Any]], start_worker: StartWorker) -> None:
+def test_e6_all_checkpoints_torn_starts_anew(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker
+) -> None:
     first = start_worker(training(epochs=2))
     first.wait_for("epoch 1/2")
     first.process.kill()
@@ -86,7 +98,7 @@ def test_all_checkpoints_torn_starts_anew(training: Callable[..., dict[str, Any]
     assert second.answer["train"]["resumed_epochs"] == 0
 
 
-def test_sigterm_ends_between_batches_as_preempted_and_resumes(
+def test_e10_sigterm_in_an_epoch_is_saved_preempted_and_resumed(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:
     first = start_worker(training())
@@ -95,9 +107,11 @@ def test_sigterm_ends_between_batches_as_preempted_and_resumes(
     assert first.end() == 75, first.log
     assert first.answer["failure"]["failure_class"] == "preempted"
     assert first.answer["measurements"][0]["peak_device_bytes"] > 0
+    assert (Path(first.spec["run_folder"]) / "train" / "weights" / "last.pt").exists()
 
-    second = start_worker(training(try_number=2))
+    second = start_worker(training(try_number=2, batch=8))
     assert second.end() == 0, second.log
+    assert "now with batch 8 instead of 4" in second.log
     assert second.answer["train"]["resumed_epochs"] >= 1
     assert second.answer["train"]["epochs_done"] == 3
 
@@ -128,14 +142,14 @@ def test_a_finished_training_without_an_answer_is_validated_not_trained(
     assert epochs_of(again.spec) == [(1, 1)]
 
 
-def test_another_training_in_the_same_folder_is_kept_aside(
+def test_e2_another_training_in_the_same_folder_is_told_and_kept_aside(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:
     first = start_worker(training(epochs=1))
     assert first.end() == 0, first.log
     other = start_worker(training(epochs=2, try_number=2))
     assert other.end() == 0, other.log
-    assert "another training (epochs changed)" in other.log
+    assert "another training (epochs 1 -> 2)" in other.log
     assert (Path(first.spec["run_folder"]) / "train-before-1" / "weights" / "best.pt").exists()
     assert other.answer["train"]["resumed_epochs"] == 0
 
@@ -158,7 +172,7 @@ def test_results_of_another_training_are_not_this_ones(
     assert (Path(third.spec["run_folder"]) / "train-before-1" / "result-1.json").exists()
 
 
-def test_a_torn_best_checkpoint_does_not_end_all_later_tries(
+def test_e6_a_torn_best_checkpoint_does_not_end_all_later_tries(
     training: Callable[..., dict[str, Any]], start_worker: StartWorker
 ) -> None:
     """A kill while the trainer strips best.pt in place, after the last epoch."""
@@ -204,3 +218,13 @@ def test_the_measurement_is_whole(training: Callable[..., dict[str, Any]], start
     assert worker.answer["model"]["parameters"] == 3011433
     assert worker.answer["environment"]["torch"]
     assert len([line for line in worker.lines if line.startswith("epoch ")]) == 2
+
+
+def test_c5_a_container_that_hides_its_cores(
+    training: Callable[..., dict[str, Any]], start_worker: StartWorker, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import os\nos.cpu_count = lambda: None\n")
+    worker = start_worker(training(epochs=1), PYTHONPATH=str(site))
+    assert worker.end() == 0, worker.log

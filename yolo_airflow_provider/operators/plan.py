@@ -71,6 +71,7 @@ def identity_of(context: Mapping[str, Any]) -> Identity:
         task_id=ti.task_id,
         map_index=-1 if ti.map_index is None else ti.map_index,
         try_number=ti.try_number,
+        attempt=str(getattr(ti, "id", None) or ""),
         logical_date=context.get("logical_date"),
     )
 

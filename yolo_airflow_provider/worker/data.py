@@ -48,7 +48,7 @@ def images_of(description: dict[str, Any], split: str) -> list[Path]:
 def mean_size_bytes(files: Sequence[str | Path]) -> float | None:
     """Mean size of some files, from an even sample of them; None where none of those is there."""
     sizes = []
-    for file in files[:: max(len(files) // _SAMPLE, 1)][:_SAMPLE]:
+    for file in files[:: max(-(-len(files) // _SAMPLE), 1)]:
         with contextlib.suppress(OSError):
             sizes.append(Path(file).stat().st_size)
     return sum(sizes) / len(sizes) if sizes else None

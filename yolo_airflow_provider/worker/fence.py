@@ -4,8 +4,8 @@ A node that loses its network keeps its pod running. Airflow starts the next try
 back two processes have the same folder on the shared volume. The older one must not put its checkpoint over the
 later one's.
 
-Every try writes its number into `fence.json` when it starts, and reads it again before each file that it puts in
-place. What the fence does not close:
+Every try writes its number and Airflow's id of it into `fence.json` when it starts, and reads it again before each
+file that it puts in place. What the fence does not close:
 
 - The time between a check and the rename (or the appended line) after it: microseconds on a local disk. On NFS a
   client may answer a look-up from its cache for as long as its mount's `actimeo` says (3 to 60 s by default), and
@@ -34,6 +34,13 @@ NAME = "fence.json"
 class _Holder:
     try_number: int
     node: str
+    attempt: str = ""
+
+    def after(self, other: _Holder) -> bool:
+        """A later try: by Airflow's ids where both have one, which also holds for a run that was made again."""
+        if self.attempt and other.attempt and self.attempt != other.attempt:
+            return self.attempt > other.attempt
+        return self.try_number > other.try_number
 
 
 class Fence:
@@ -42,11 +49,12 @@ class Fence:
     Args:
         run_folder: the same for every try.
         try_number: of this one.
+        attempt: Airflow's id of it, empty where there is none.
     """
 
-    def __init__(self, run_folder: Path, try_number: int) -> None:
+    def __init__(self, run_folder: Path, try_number: int, attempt: str = "") -> None:
         self._path = run_folder / NAME
-        self._own = _Holder(try_number, host.node_name())
+        self._own = _Holder(try_number, host.node_name(), attempt)
         self.holds = True
         """False once a later try was found to have the folder; that is for good."""
 
@@ -79,26 +87,25 @@ class Fence:
         """
         holder = self._read()
         self._refuse_later(holder)
-        if holder is None or holder.try_number < self._own.try_number:
+        if holder is None or self._own.after(holder):
             self._write()  # an earlier try that started in the same moment wrote last
 
     def _refuse_later(self, holder: _Holder | None) -> None:
-        if holder is None or holder.try_number <= self._own.try_number:
+        if holder is None or not holder.after(self._own):
             return
         self.holds = False
         raise JobError(
             FailureClass.PREEMPTED,
             f"try {holder.try_number} on node {holder.node} has taken over this run's folder; this process of try"
             f" {self._own.try_number} writes nothing more",
-            hint=f"nothing to do, try {holder.try_number} goes on; only where that try is of a deleted DAG run of the"
-            f" same name, delete {self._path}",
+            hint=f"nothing to do, try {holder.try_number} goes on; {self._path} says whose the folder is",
         )
 
     def _read(self) -> _Holder | None:
         """Who holds the folder; None where nobody does, or where what is written there says nothing."""
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-            return _Holder(int(found["try_number"]), str(found.get("node", "?")))
+            return _Holder(int(found["try_number"]), str(found.get("node", "?")), str(found.get("attempt", "")))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -57,7 +57,7 @@ def main(environment: Mapping[str, str] | None = None) -> int:
         failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage="setup")
         _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text), fence=None)
         return 2
-    fence = Fence(Path(spec.run_folder), spec.identity.try_number)
+    fence = Fence(Path(spec.run_folder), spec.identity.try_number, spec.identity.attempt)
     with kept(fence.folder / f"worker-{fence.try_number}.log"):
         result = _answer(run(spec, fence), Path(spec.result_path), fence=fence)
     return exit_code(result.failure)

@@ -78,9 +78,8 @@ class _Tee:
         self._log = log
 
     def write(self, text: str) -> int:
-        written = self._stream.write(text)
-        self._log.write(text)
-        return written
+        self._log.write(text)  # first: what somebody saw before a kill is in the copy
+        return self._stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -133,6 +133,7 @@ class Training:
 
     def _found_checkpoint(self) -> Checkpoint | None:
         """What an earlier try left, if it was the same training; otherwise it is moved aside, not deleted."""
+        self._fence.check()  # importing torch took seconds
         earlier, identity = read_identity(self._run_folder), job_identity(self._job)
         if self._folder.exists() and (earlier != identity or not self._job.resume):
             why = changes(earlier, identity) or "resume=False"
