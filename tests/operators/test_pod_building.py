@@ -107,7 +107,7 @@ def test_what_is_planned_is_not_asked_for_twice(dataset: dict[str, Any], make_co
         operator.build_pod_request_obj(make_context("train"))
 
 
-def test_c1_shared_memory_is_mounted_for_the_loader_and_counted_into_the_limit(
+def test_c1_c3_shared_memory_is_mounted_for_the_loader_and_counted_into_the_limit(
     dataset: dict[str, Any], make_context: MakeContext
 ) -> None:
     pod, container, _ = build(train(dataset, accelerator="1g.5gb", workers=4), make_context("train"))
@@ -258,12 +258,12 @@ def test_the_image_comes_from_the_configuration_or_is_asked_for(
         train(dataset, accelerator="1g.5gb", image=None).build_pod_request_obj(make_context("train"))
 
 
-def test_d10_asking_for_xcom_adds_no_sidecar(dataset: dict[str, Any], make_context: MakeContext) -> None:
+def test_d10_d11_asking_for_xcom_adds_no_sidecar(dataset: dict[str, Any], make_context: MakeContext) -> None:
     pod, _, _ = build(train(dataset, accelerator="1g.5gb", do_xcom_push=True), make_context("train"))
     assert [c.name for c in pod.spec.containers] == ["base"]
 
 
-def test_d15_nothing_is_done_in_init_containers(dataset: dict[str, Any], make_context: MakeContext) -> None:
+def test_d3_d15_nothing_is_done_in_init_containers(dataset: dict[str, Any], make_context: MakeContext) -> None:
     """Their logs are ignored in deferrable mode, and waiting for them escapes the deadlines (D3)."""
     operator = train(dataset, accelerator="1g.5gb")
     pod, _, _ = build(operator, make_context("train"))
