@@ -8,12 +8,16 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import pod_overhead
 from benchmarks.machine import Machine, processor_name, this_machine
 from benchmarks.output import report, table
 from benchmarks.pairs import measure_in_turns, ratio_of_medians, ratios_of_pairs, turns
+from benchmarks.pod_overhead import Run, allowed_extra_seconds, figures
+from benchmarks.pod_task import note_first_call
 from benchmarks.processes import clean_environment, high_water_bytes, run_measured
 from benchmarks.results_csv import epoch_seconds, outcomes
 
@@ -127,6 +131,62 @@ def test_json_is_one_object_with_the_machine(capsys: pytest.CaptureFixture[str])
     report("name", MACHINE, figures={"figure": 1.5}, rows=[["a"], ["b"]], as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found == {"benchmark": "name", "figure": 1.5, "machine": MACHINE.as_dict()}
+
+
+def pod(job: str, *, image: str = "worker:1") -> dict[str, Any]:
+    environment = [{"name": "YOLO_JOB", "value": job}, {"name": "HOME", "value": "/tmp"}]
+    return {"metadata": {"labels": {"run_id": job}}, "spec": {"containers": [{"image": image, "env": environment}]}}
+
+
+def test_a_pod_task_may_take_a_second_or_five_percent_more_whichever_is_larger() -> None:
+    assert allowed_extra_seconds([5.0, 6.0, 90.0]) == 1.0
+    assert allowed_extra_seconds([100.0]) == pytest.approx(5.0)
+
+
+def test_extra_seconds_of_a_pod_task_are_of_medians_with_and_without_what_lies_in_the_pod() -> None:
+    ours = [Run(seconds, 0.5, 0.1, pod("ours")) for seconds in (6.0, 5.0, 50.0)]
+    theirs = [Run(seconds, 0.2, 0.0, pod("theirs")) for seconds in (4.0, 4.5, 4.8)]
+    found = figures(ours, theirs)
+    assert found["extra_seconds"] == pytest.approx(1.5)
+    assert found["ratio"] == pytest.approx(6.0 / 4.5, abs=1e-4)
+    assert found["within_bar"] is False
+    assert found["extra_outside_pod_seconds"] == pytest.approx(0.4)
+    assert found["ours"]["seconds"] == [6.0, 5.0, 50.0]
+    assert found["same_pod"] is True
+
+
+def test_sides_of_which_one_ran_another_pod_are_told_apart() -> None:
+    ours, theirs = Run(5.0, 0.5, 0.1, pod("a")), Run(4.0, 0.2, 0.0, pod("b", image="worker:2"))
+    assert figures([ours], [theirs])["same_pod"] is False
+    assert pod_overhead.without_job(ours.pod)["containers"][0]["env"] == [{"name": "HOME", "value": "/tmp"}]
+    assert ours.pod == pod("a")
+
+
+def test_the_first_call_of_a_method_is_noted_and_the_method_does_what_it_did() -> None:
+    class Adder:
+        def add(self, one: int, other: int = 1) -> int:
+            return one + other
+
+    first = note_first_call(Adder, "add")
+    with pytest.raises(IndexError):
+        first()
+    assert Adder().add(2, other=3) == 5
+    noted = first()
+    assert Adder().add(2) == 3
+    assert first() == noted
+
+
+@pytest.mark.parametrize("kubeconfig", [None, "/no/such/file"])
+def test_pod_overhead_without_a_cluster_says_what_to_set(
+    kubeconfig: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    with pytest.raises(SystemExit) as ended:
+        pod_overhead.main(["--rounds", "1"])
+    assert ended.value.code == 2
+    assert "set KUBECONFIG to an administrator's kubeconfig" in capsys.readouterr().err
 
 
 @pytest.mark.slow
