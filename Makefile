@@ -1,16 +1,23 @@
-# Two commands for a newcomer: `make demo` runs the main job, `make test` passes the tests.
+# Two commands for a newcomer: `make demo` runs the main job, `make test` passes the tests. With a Kubernetes at hand:
+# `make test-cluster KUBECONFIG=... YOLO_TEST_DATA=...`.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-cluster lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/yolo-airflow demo $(if $(DATA),--data $(DATA)) $(if $(EPOCHS),--epochs $(EPOCHS)) $(if $(MODEL),--model $(MODEL)) $(if $(IMGSZ),--imgsz $(IMGSZ)) $(if $(MEMORY_BUDGET),--memory-budget $(MEMORY_BUDGET)) $(if $(RUNS),--runs $(RUNS))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# On a real Kubernetes: KUBECONFIG is an administrator's, YOLO_TEST_DATA the folder with bccd/.
+test-cluster: export KUBECONFIG := $(KUBECONFIG)
+test-cluster: export YOLO_TEST_DATA := $(YOLO_TEST_DATA)
+test-cluster: $(STAMP)
+	$(BIN)/python -m pytest tests/cluster --durations=10 $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
