@@ -50,9 +50,19 @@ def test_what_counts(changes: dict[str, Any], counts: bool) -> None:
     assert bool(observations([stored(**changes)])) is counts
 
 
-def test_images_in_memory_are_their_own_evidence_on_cpu() -> None:
-    both = [stored(cache="ram"), stored()]
-    assert len(observations(both, cached_in_memory=True)) == 1
+def test_on_cpu_images_in_memory_come_on_top_of_what_was_measured_without_them() -> None:
+    kept = 100 * 320 * 320 * 3
+    without = stored(budget_bytes=2**32)
+    (read,) = observations([without], cached=kept)
+    assert (read.peak_bytes, read.budget_bytes) == (2**31 + kept, 2**32 + kept)
+    measured = stored(cache="ram", train_images=100, imgsz=320)
+    assert observations([measured], cached=kept)[0].peak_bytes == 2**31
+    assert observations([measured])[0].peak_bytes == 2**31 - kept
+
+
+def test_on_a_gpu_images_in_memory_are_the_nodes_matter() -> None:
+    (read,) = observations([stored(accelerator_kind="mig")], cached=2**33)
+    assert read.peak_bytes == 2**31
 
 
 @pytest.mark.parametrize("why", get_args(Why))

@@ -377,3 +377,25 @@ def test_a_budget_limits_every_cpu_task(make_context: MakeContext) -> None:
     operator = PreprocessOperator(task_id="check", data="/data/data.yaml", namespace="ml", memory_budget="1Gi")
     _, container, _ = build(operator, make_context("check"))
     assert container.resources.limits == {"memory": str(2**30)}
+
+
+def test_a_cache_that_the_budget_does_not_hold_is_refused(dataset: dict[str, Any], make_context: MakeContext) -> None:
+    """No smaller batch would help it."""
+    dataset["dataset"]["train_images"] = 20_000
+    operator = train(dataset, accelerator="cpu", memory_budget="4Gi", cache="ram")
+    with pytest.raises(BadInput, match=r"cache='ram' keeps 5\.7\d GiB of images in memory"):
+        build(operator, make_context("train"))
+
+
+def test_images_in_memory_raise_the_pods_memory(dataset: dict[str, Any], make_context: MakeContext) -> None:
+    def limit(**changes: Any) -> int:
+        _, container, _ = build(train(dataset, accelerator="1g.5gb", **changes), make_context("train"))
+        return int(container.resources.limits["memory"])
+
+    assert limit(cache="ram") - limit() == (200 + 50) * 320 * 320 * 3
+
+
+@pytest.mark.parametrize("name", ["cache", "seed", "optimizer", "save_dir"])
+def test_no_argument_is_dropped_in_silence(name: str, dataset: dict[str, Any], make_context: MakeContext) -> None:
+    with pytest.raises(BadInput, match=f"{name}: pass it to the operator"):
+        build(train(dataset, accelerator="1g.5gb", train_arguments={name: "x"}), make_context("train"))

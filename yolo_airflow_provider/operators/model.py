@@ -118,7 +118,7 @@ class ModelOperator(YoloPodOperator):
         batch: int | None,
         images: int | None,
         max_batch: int,
-        cached_in_memory: bool = False,
+        cached: int = 0,
     ) -> tuple[Question, Choice]:
         """Ask the planner.
 
@@ -136,7 +136,7 @@ class ModelOperator(YoloPodOperator):
             kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"], accelerator),
         )
         try:
-            return question, choose(question, observations(known, cached_in_memory=cached_in_memory))
+            return question, choose(question, observations(known, cached=cached))
         except NothingFits as error:
             raise DoesNotFit(str(error)) from None
         except ValueError as error:
@@ -161,7 +161,7 @@ class ModelOperator(YoloPodOperator):
             workers=workers,
             shared=shared,
             cached_bytes=cached_bytes,
-            observations=host_observations(known, cached_in_memory=cached_bytes > 0),
+            observations=host_observations(known),
         )
 
     def _next_try(self, spec: JobSpec, try_number: int) -> str:

@@ -133,38 +133,49 @@ def precision(amp: bool, accelerator_kind: str) -> str:
     return "amp" if amp and accelerator_kind != "cpu" else "fp32"
 
 
-def observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) -> list[Observation]:
+def observations(stored: Sequence[Stored], *, cached: int = 0) -> list[Observation]:
     """Measurements as the planner reads them; those that say nothing about the planned run are left out.
+
+    On `cpu` images that are kept in memory are in the memory that is planned. They come on top of what a run without
+    them took, and of what it did not fit into, so each measurement is read as if it had kept as many.
 
     Args:
         stored: of the same profile.
-        cached_in_memory: the planned run keeps the images in memory, which on `cpu` is the memory that is planned.
+        cached: bytes of images that the planned run keeps in memory.
     """
     return [
         Observation(
             id=item.id,
             batch=row.batch,
-            peak_bytes=row.peak_device_bytes,
+            peak_bytes=_with(row.peak_device_bytes, more),
             out_of_memory=row.outcome in _MEMORY_OUTCOMES,
             full_run=row.kind == "train",
-            budget_bytes=row.budget_bytes,
+            budget_bytes=_with(row.budget_bytes, more),
             epoch_seconds=row.epoch_seconds if row.kind == "train" else None,
             images=row.train_images,
             images_per_second=row.images_per_second,
             when=row.finished_at.strftime("%Y-%m-%d %H:%M"),
         )
         for item in stored
-        if (row := item.row).batch is not None and _tells(row, cached_in_memory)
+        if (row := item.row).batch is not None and _tells(row) and (more := _more_cached(row, cached)) is not None
     ]
 
 
-def host_observations(stored: Sequence[Stored], *, cached_in_memory: bool = False) -> list[HostObservation]:
-    """Measurements as far as they tell what a run takes of its node; on `cpu` that is the planned memory itself.
+def _more_cached(row: MeasurementRow, cached: int) -> int | None:
+    """Bytes of images that the planned run keeps beyond the measured one; None where that is not known."""
+    if row.accelerator_kind != "cpu":
+        return 0
+    if row.cache not in _IN_MEMORY:
+        return cached
+    return cached - cached_bytes(row.train_images, row.imgsz) if row.train_images else None
 
-    Args:
-        stored: of the same profile.
-        cached_in_memory: the planned run keeps the images in memory.
-    """
+
+def _with(memory_bytes: int | None, more: int) -> int | None:
+    return None if memory_bytes is None else max(memory_bytes + more, 1)
+
+
+def host_observations(stored: Sequence[Stored]) -> list[HostObservation]:
+    """Measurements as far as they tell what a run takes of its node; on `cpu` that is the planned memory itself."""
     return [
         HostObservation(
             id=item.id,
@@ -176,9 +187,7 @@ def host_observations(stored: Sequence[Stored], *, cached_in_memory: bool = Fals
             out_of_memory=row.outcome == FailureClass.HOST_OOM,
         )
         for item in stored
-        if (row := item.row).accelerator_kind != "cpu"
-        and cached_in_memory == (row.cache in _IN_MEMORY)
-        and row.outcome in ("succeeded", FailureClass.HOST_OOM)
+        if (row := item.row).accelerator_kind != "cpu" and row.outcome in ("succeeded", FailureClass.HOST_OOM)
     ]
 
 
@@ -187,13 +196,10 @@ def cached_bytes(images: int | None, imgsz: int | None) -> int:
     return (images or 0) * (imgsz or 0) ** 2 * 3
 
 
-def _tells(row: MeasurementRow, cached_in_memory: bool) -> bool:
-    on_cpu = row.accelerator_kind == "cpu"
-    if on_cpu and cached_in_memory != (row.cache in _IN_MEMORY):
-        return False
+def _tells(row: MeasurementRow) -> bool:
     # What a GPU pod's host memory did not hold says nothing about the device, and a run that broke off for another
     # reason had not come to its peak.
-    return row.outcome in ("succeeded", "gpu_oom") or (row.outcome == "host_oom" and on_cpu)
+    return row.outcome in ("succeeded", "gpu_oom") or (row.outcome == "host_oom" and row.accelerator_kind == "cpu")
 
 
 def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool) -> DecisionRow:

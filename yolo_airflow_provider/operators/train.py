@@ -12,8 +12,14 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
 from yolo_airflow_provider.operators.base import Proposal
 from yolo_airflow_provider.operators.model import ModelOperator
-from yolo_airflow_provider.operators.plan import cached_bytes, read_data
-from yolo_airflow_provider.planner.choice import DEFAULT_MAX_BATCH
+from yolo_airflow_provider.operators.plan import DataSource, cached_bytes, read_data
+from yolo_airflow_provider.planner.choice import CPU_RUNTIME_BYTES, DEFAULT_MAX_BATCH
+
+_PLANNED = frozenset(
+    {"batch", "imgsz", "epochs", "model", "data", "workers", "amp", "device", "cache", "seed", "optimizer", "task"}
+    | {"resume", "save_dir", "project", "name", "exist_ok"}
+)
+"""Ultralytics' arguments that the operator decides, by parameters of its own."""
 
 
 class MigTrainOperator(ModelOperator):
@@ -68,6 +74,7 @@ class MigTrainOperator(ModelOperator):
         self._check_arguments()
         cache = self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache)
         stored = self._known(common, accelerator)
+        cached = self._cached_bytes(source, common["imgsz"], accelerator) if cache in (True, "ram") else 0
         question, choice = self._choose(
             common,
             accelerator,
@@ -75,7 +82,7 @@ class MigTrainOperator(ModelOperator):
             batch=parameters.batch_size(self.batch),
             images=source.images,
             max_batch=parameters.whole_number("max_batch", self.max_batch, least=1),
-            cached_in_memory=cache in (True, "ram"),
+            cached=cached,
         )
         job = TrainJob(
             **common,
@@ -85,9 +92,20 @@ class MigTrainOperator(ModelOperator):
             resume=parameters.switch("resume", self.resume),
             overrides=dict(self.train_arguments or {}),
         )
-        in_memory = cached_bytes(source.images, job.imgsz) if cache in (True, "ram") else 0
-        need = self._need(common, accelerator, stored, batch=job.batch, cached_bytes=in_memory)
+        need = self._need(common, accelerator, stored, batch=job.batch, cached_bytes=cached)
         return Proposal(job, need, choice=(question, choice), amp=job.amp)
+
+    def _cached_bytes(self, source: DataSource, imgsz: int, accelerator: Accelerator) -> int:
+        """What keeping all images in memory takes; Ultralytics keeps those of both splits."""
+        summary = source.summary
+        cached = cached_bytes(summary.train_images + summary.val_images, imgsz) if summary else 0
+        budget = accelerator.memory_bytes if accelerator.kind == "cpu" else None
+        if budget is not None and cached > budget - CPU_RUNTIME_BYTES:
+            raise BadInput(
+                f"cache='ram' keeps {cached / 2**30:.2f} GiB of images in memory, which the budget of"
+                f" {budget / 2**30:.2f} GiB does not hold beside the training; leave the cache out, or give more memory"
+            )
+        return cached
 
     def _check_arguments(self) -> None:
         """What is planned is not to be asked for twice, with another value."""
@@ -98,7 +116,7 @@ class MigTrainOperator(ModelOperator):
                 f"train_arguments: device={device!r}: one pod has one slice, and one process trains on it; slices"
                 " have no path to each other (NCCL refuses them). Ask for a larger slice: accelerator='3g.20gb'"
             )
-        if planned := sorted({"batch", "imgsz", "epochs", "model", "data", "workers", "amp", "device"} & set(extra)):
+        if planned := sorted(_PLANNED & set(extra)):
             names = ", ".join(planned)
             raise BadInput(f"train_arguments: {names}: pass it to the operator, or leave it out; it is planned")
 
