@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,6 @@ def cluster_for_tasks(kubeconfig: str) -> Iterator[tuple[Path, dict[str, str]]]:
                 (home / "config").mkdir()
                 local_settings = Path("standin", "airflow_local_settings.py")
                 (home / "config" / local_settings.name).symlink_to(settings.HERE / local_settings)
-                bare = settings.IMAGE == settings.STANDIN_IMAGE
                 yield (
                     workspace,
                     clean_environment(os.environ)
@@ -65,15 +62,12 @@ def cluster_for_tasks(kubeconfig: str) -> Iterator[tuple[Path, dict[str, str]]]:
                         "AIRFLOW__YOLO__WORKSPACE_CLAIM": settings.WORKSPACE_CLAIM,
                         "AIRFLOW__YOLO__PROFILE_STORE": f"sqlite:///{home / 'profiles.db'}",
                         "AIRFLOW_CONN_KUBERNETES_DEFAULT": _connection(home / "kubeconfig", name),
-                        HOOK_VARIABLE: json.dumps(_interpreter_of_this_machine()) if bare else NO_HOOK,
+                        HOOK_VARIABLE: json.dumps(settings.pod_hook()),
                     },
                 )
         finally:
             progress(f"removing namespace {name}")
             wait_until(lambda: _is_gone(kube, name), f"namespace {name} to be gone", _GONE_SECONDS, every=1)
-            shutil.rmtree(workspace)
-            if not os.environ.get("YOLO_CLUSTER_WORKSPACE"):
-                workspace.parent.rmdir()  # made for it, and empty
 
 
 def _is_gone(kube: Any, namespace: str) -> bool:
@@ -87,22 +81,3 @@ def _is_gone(kube: Any, namespace: str) -> bool:
 def _connection(kubeconfig: Path, namespace: str) -> str:
     extra = {"kube_config_path": str(kubeconfig), "in_cluster": False, "namespace": namespace}
     return json.dumps({"conn_type": "kubernetes", "extra": extra})
-
-
-def _interpreter_of_this_machine() -> Mapping[str, Any]:
-    """What a worker image would hold, by mounts; the same as in tests/cluster/conftest.py."""
-    libraries = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
-    return {
-        "python": f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}",
-        "mounts": {
-            "/opt/python": sys.base_prefix,
-            "/opt/packages": sysconfig.get_paths()["purelib"],
-            "/opt/provider": str(ROOT),
-            "/opt/libraries": libraries,
-        },
-        "environment": {
-            "PYTHONPATH": "/opt/provider:/opt/packages",
-            "LD_LIBRARY_PATH": "/opt/libraries",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-    }

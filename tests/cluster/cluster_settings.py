@@ -10,10 +10,15 @@ which works where the node is this machine. On any other cluster set
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import sys
+import sysconfig
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -34,9 +39,11 @@ PRODUCT = "NVIDIA-A100-SXM4-40GB"
 
 
 def make_workspace() -> Path:
-    """The shared volume's folder, writable by whichever user a pod runs as."""
+    """The shared volume's folder, writable by whichever user a pod runs as; removed when the session ends."""
     given = os.environ.get("YOLO_CLUSTER_WORKSPACE")
-    folder = Path(given) / NAMESPACE if given else Path(tempfile.mkdtemp(prefix="yolo-airflow-cluster-")) / "workspace"
+    own = Path(given) / NAMESPACE if given else Path(tempfile.mkdtemp(prefix="yolo-airflow-cluster-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    folder = own / "workspace"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     return folder
@@ -50,3 +57,26 @@ def images_folder() -> Path:
             "the tests on a cluster need the blood cell images: set YOLO_TEST_DATA to the folder with bccd/data.yaml"
         )
     return Path(folder)
+
+
+def pod_hook() -> dict[str, Any]:
+    """What `airflow_local_settings.py` does to pods: with the bare image, mount what a worker image would hold."""
+    if IMAGE != STANDIN_IMAGE:
+        return {"python": "python", "mounts": {}, "environment": {}}
+    paths = sysconfig.get_paths()
+    libraries = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
+    return {
+        "python": f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}",
+        # Elsewhere than here: a pod's user cannot pass through folders that are closed to others, /root say.
+        "mounts": {
+            "/opt/python": sys.base_prefix,
+            "/opt/packages": paths["purelib"],
+            "/opt/provider": str(ROOT),
+            "/opt/libraries": libraries,
+        },
+        "environment": {
+            "PYTHONPATH": "/opt/provider:/opt/packages",
+            "LD_LIBRARY_PATH": "/opt/libraries",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+    }

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -49,33 +48,10 @@ def _connection(name: str, **extra: Any) -> str:
     return json.dumps({"conn_type": "kubernetes", "extra": fields | extra})
 
 
-def _hook() -> dict[str, Any]:
-    """What `airflow_local_settings.py` does to pods: with the bare image, mount what a worker image would hold."""
-    if settings.IMAGE != settings.STANDIN_IMAGE:
-        return {"python": "python", "mounts": {}, "environment": {}}
-    paths = sysconfig.get_paths()
-    libraries = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
-    return {
-        "python": f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}",
-        # Elsewhere than here: a pod's user cannot pass through folders that are closed to others, /root say.
-        "mounts": {
-            "/opt/python": sys.base_prefix,
-            "/opt/packages": paths["purelib"],
-            "/opt/provider": str(settings.ROOT),
-            "/opt/libraries": libraries,
-        },
-        "environment": {
-            "PYTHONPATH": "/opt/provider:/opt/packages",
-            "LD_LIBRARY_PATH": "/opt/libraries",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-    }
-
-
 # Before anything imports Airflow, which reads all of it once.
 os.environ.update(
     {
-        "YOLO_CLUSTER_HOOK": json.dumps(_hook()),
+        "YOLO_CLUSTER_HOOK": json.dumps(settings.pod_hook()),
         "AIRFLOW__YOLO__EXECUTION": "kubernetes",
         "AIRFLOW__YOLO__IMAGE": settings.IMAGE,
         "AIRFLOW__YOLO__WORKSPACE": str(WORKSPACE),

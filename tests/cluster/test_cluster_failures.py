@@ -174,9 +174,9 @@ def test_d8_a_pod_that_is_gone_before_its_result_was_read_fails_and_is_reported_
     airflow: Path, kube: Kube, pods: PodWatch, store: ProfileStore, drawn: Callable[..., str], deferrable: bool
 ) -> None:
     dag_id = "unread_deferred" if deferrable else "unread"
-    dag = training(dag_id, data=drawn(), deferrable=deferrable, poll_interval=15, get_logs=False)
+    dag = training(dag_id, data=drawn(), deferrable=deferrable, poll_interval=8, get_logs=False)
     for task in dag.tasks:
-        task.base_container_status_polling_interval = 15
+        task.base_container_status_polling_interval = 8
 
     def take_away() -> None:
         kube.delete_now(pods.wait_for_pod(dag_id, "train", "succeeded", lambda one: one.phase == "Succeeded").pod)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -546,3 +547,12 @@ def test_a_probe_that_was_killed_beside_a_gpu_teaches_the_pods_memory(
         ended.end(exit_code=137, reason="OOMKilled")
     _, _, proposal = ended.replan(make_context("probe", try_number=2))
     assert proposal.need.memory_bytes == int(1.5 * given)
+
+
+def test_a_pod_that_somebody_deleted_is_preempted_though_its_end_was_not_told(ended: Ended) -> None:
+    """Kubelet 1.20: phase Failed, and a container that is said to be still created."""
+    ended.pod.metadata.deletion_timestamp = datetime.now(UTC)
+    waiting = k8s.V1ContainerState(waiting=k8s.V1ContainerStateWaiting(reason="ContainerCreating"))
+    status = k8s.V1ContainerStatus(name="base", image="w", image_id="", ready=False, restart_count=0, state=waiting)
+    with pytest.raises(Preempted, match="taken away: deleted"):
+        ended.never_start(k8s.V1PodStatus(phase="Failed", container_statuses=[status]))

@@ -53,7 +53,7 @@ def failure_of(pod: k8s.V1Pod, spec: JobSpec, *, container: str, original: BaseE
     # The container before the pod: a pod's own reason is empty when its container was OOMKilled.
     if ended is not None and ended.reason == "OOMKilled":
         return _oom_killed(ended, pod, spec, container)
-    found = _taken_away(pod, spec) or (_never_started(pod, container) if ended is None else None)
+    found = _taken_away(pod, spec, ended) or (_never_started(pod, container) if ended is None else None)
     if found is None:
         found = _without_answer(pod, spec, ended, original)
     return found.model_copy(update={"stage": spec.job.kind})
@@ -90,13 +90,16 @@ def _without_answer(
     )
 
 
-def _taken_away(pod: k8s.V1Pod, spec: JobSpec) -> Failure | None:
+def _taken_away(pod: k8s.V1Pod, spec: JobSpec, ended: k8s.V1ContainerStateTerminated | None) -> Failure | None:
     """A pod that was ended by the cluster, not by what ran in it."""
     name, reason, said = pod.metadata.name, pod.status.reason or "", pod.status.message
     for condition in pod.status.conditions or []:
         if condition.type == "DisruptionTarget" and condition.status == "True" and reason not in _TAKEN_AWAY:
             reason, said = condition.reason, condition.message or said
             return _preempted(name, reason, said, spec)
+    if pod.metadata.deletion_timestamp and ended is None:
+        # Kubelet 1.20 may report a deleted pod as failed, its container as one that never ran, and the answer is lost.
+        return _preempted(name, "deleted", "somebody deleted it while it ran, and its end was not told", spec)
     if reason in _TAKEN_AWAY:
         return _preempted(name, reason, said or _TAKEN_AWAY[reason], spec)
     if reason.startswith(_NOT_ADMITTED):
