@@ -60,6 +60,16 @@ def test_an_unknown_version_says_what_to_install() -> None:
         JobSpec.from_json(json.dumps(raw))
 
 
+def test_a_field_of_another_release_says_what_to_install() -> None:
+    raw = json.loads(make_spec().to_json())
+    raw["identity"]["surprise"] = "x"
+    with pytest.raises(ContractError, match=r"identity\.surprise: Extra inputs .*: install the same yolo-airflow-prov"):
+        JobSpec.from_json(json.dumps(raw))
+    with pytest.raises(ContractError) as caught:
+        JobSpec.from_json(json.dumps(json.loads(make_spec().to_json()) | {"job": {"kind": "dance"}}))
+    assert "install" not in str(caught.value)
+
+
 def test_a_cut_off_result_is_no_result() -> None:
     message = JobResult(kind="train").to_message()
     with pytest.raises(ContractError, match="not JSON"):
@@ -171,6 +181,18 @@ def test_a_short_text_is_not_shortened() -> None:
     read = JobResult.from_json(JobResult(kind="train", failure=failure, notes=("n" * 500,)).to_message())
     assert read.failure == failure
     assert read.notes == ("n" * 500,)
+
+
+def test_advice_does_not_crowd_out_why_a_run_failed() -> None:
+    failure = Failure(failure_class=FailureClass.CODE, message="m" * 1900, hint="h" * 200)
+    advice = tuple(str(number) + "n" * 600 for number in range(8))
+    read = JobResult.from_json(JobResult(kind="train", failure=failure, notes=advice).to_message())
+    assert read.failure == failure
+    assert [note[:10] for note in read.notes] == [note[:10] for note in advice]
+    longer = failure.model_copy(update={"message": "m" * 1990, "hint": "h" * 1500})
+    read = JobResult.from_json(JobResult(kind="train", failure=longer, notes=advice).to_message())
+    assert read.failure == longer
+    assert 1 <= len(read.notes) <= 2
 
 
 def test_names_and_numbers_that_cannot_fit_are_refused_not_cut() -> None:

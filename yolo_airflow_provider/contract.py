@@ -264,6 +264,8 @@ class Measurement(_Message):
     part: Name
     """`train`, or `batch-8` for the probe point at batch 8; unique within a result."""
     failure_class: FailureClass | None = None
+    try_number: int | None = Field(default=None, ge=1)
+    """The try that measured it, where a later one took it over; None: the result's."""
     batch: int
     precision: Literal["amp", "fp32"]
     optimizer: Name
@@ -282,7 +284,8 @@ class Measurement(_Message):
     """Largest sampled memory of the container that cannot be reclaimed, loader processes and /dev/shm included; None
     outside a container with a memory limit."""
     rss_growth_bytes: int | None = None
-    """By which the process's resident memory grew an epoch; None under three epochs."""
+    """By which the process's resident memory grew an epoch, 0 where that is no more than noise; None under eight
+    epochs, which tell no growth from noise."""
     step_seconds: float | None = None
     epoch_seconds: float | None = None
     """Median of the epochs of this try, training and validation."""
@@ -356,7 +359,7 @@ class JobResult(_Message):
     train: TrainSummary | None = None
     export: ExportSummary | None = None
     notes: tuple[str, ...] = Field(default=(), max_length=8)
-    """Free text for the log, shortened first when the message is too long."""
+    """Free text for the log, shortened before anything else when the message is too long."""
 
     @property
     def succeeded(self) -> bool:
@@ -378,8 +381,9 @@ class JobResult(_Message):
         Raises:
             ContractError: the numbers and names alone are too long.
         """
-        for notes, free_text in ((8, 2000), (8, 200), (2, 200), (1, 120), (0, 120), (0, 60), (0, 12), (0, 0)):
-            text = json.dumps(self._shortened(notes, free_text), separators=(",", ":"), ensure_ascii=False)
+        for notes, note_bytes, failure_bytes in _SHORTER:
+            fields = self._shortened(notes, note_bytes, failure_bytes)
+            text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
             if len(text.encode()) <= RESULT_LIMIT_BYTES:
                 return text
         raise ContractError(
@@ -387,16 +391,27 @@ class JobResult(_Message):
             f" {RESULT_LIMIT_BYTES:,} that a termination message holds; use shorter names"
         )
 
-    def _shortened(self, notes: int, free_text: int) -> dict[str, Any]:
+    def _shortened(self, notes: int, note_bytes: int, failure_bytes: int) -> dict[str, Any]:
         fields: dict[str, Any] = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         fields |= {"version": self.version, "try_number": self.try_number}
         if self.notes:
-            fields["notes"] = [_cut(note, free_text) for note in self.notes[:notes]]
+            fields["notes"] = [_cut(note, note_bytes) for note in self.notes[:notes]]
         if self.failure is not None:
-            fields["failure"]["message"] = _cut(self.failure.message, free_text)
+            fields["failure"]["message"] = _cut(self.failure.message, failure_bytes)
             if self.failure.hint:
-                fields["failure"]["hint"] = _cut(self.failure.hint, free_text)
+                fields["failure"]["hint"] = _cut(self.failure.hint, failure_bytes)
         return fields
+
+
+# Notes that are kept, bytes of each, and bytes of the failure's message and of its hint. Advice goes before the failure
+# is shortened: why a run ended is what its reader came for.
+_SHORTER = (
+    (8, 2000, 2000),
+    (8, 200, 2000),
+    (2, 200, 2000),
+    (1, 120, 2000),
+    *((0, 0, failure_bytes) for failure_bytes in (2000, 1000, 500, 200, 120, 60, 12, 0)),
+)
 
 
 class EpochRecord(_Message):
@@ -414,6 +429,7 @@ class EpochRecord(_Message):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
+_SAME_PACKAGE = "install the same yolo-airflow-provider in Airflow and in the worker image"
 _NAMELESS = frozenset({"best", "last", "previous", "weights", "model", "checkpoint"})
 
 
@@ -443,13 +459,16 @@ def _read(model: type[_T], text: str, what: str) -> _T:
     version = raw.get("version") if isinstance(raw, dict) else None
     if version != CONTRACT_VERSION:
         raise ContractError(
-            f"the {what} is of version {version!r}, this package reads version {CONTRACT_VERSION}:"
-            " install the same yolo-airflow-provider in Airflow and in the worker image"
+            f"the {what} is of version {version!r}, this package reads version {CONTRACT_VERSION}: {_SAME_PACKAGE}"
         )
     try:
         return cast("_T", model.model_validate(raw))
     except ValidationError as error:
-        raise ContractError(f"the {what} is wrong: {describe(error)}") from error
+        # A field that nobody knows here is one that another release added without a new version.
+        unknown = any(fault["type"] == "extra_forbidden" for fault in error.errors(include_url=False))
+        raise ContractError(
+            f"the {what} is wrong: {describe(error)}" + (f": {_SAME_PACKAGE}" if unknown else "")
+        ) from error
 
 
 def describe(error: ValidationError) -> str:

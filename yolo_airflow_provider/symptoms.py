@@ -36,6 +36,9 @@ _SIGNS: tuple[tuple[tuple[str, ...], FailureClass], ...] = (
     (("unable to find an engine",), FailureClass.GPU_OOM),
     (("no space left on device",), FailureClass.DISK_FULL),
     (("disk quota exceeded",), FailureClass.DISK_FULL),
+    # torch.save on a full disk: its archive writer finds less written than it wrote, and no errno is left of it.
+    (("inline_container.cc", "unexpected pos"), FailureClass.DISK_FULL),
+    (("pytorchstreamwriter failed writing",), FailureClass.DISK_FULL),
 )
 
 

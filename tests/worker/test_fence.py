@@ -195,6 +195,38 @@ def test_an_artefact_is_not_moved_over_a_later_trys(
     assert not list(later.parent.glob("*.sha256"))
 
 
+def test_a_later_trys_export_is_not_cleared_away(
+    make_job: MakeJob, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later try starts while this one loads its weights."""
+    from yolo_airflow_provider.contract import ExportJob, JobSpec
+    from yolo_airflow_provider.worker import export as module, models
+
+    spec = JobSpec.from_json(json.dumps(make_job("export", weights="net.pt", data=str(shapes), imgsz=64)))
+    assert isinstance(spec.job, ExportJob)
+    folder = Path(spec.run_folder)
+    work = folder / "export" / ".try-2" / "model.pt"
+
+    def overtaken(*_: Any, **__: Any) -> models.ModelSource:
+        fence_off(folder, 2)
+        work.parent.mkdir(parents=True)
+        work.write_bytes(b"the later try's")
+        return models.ModelSource("net", str(tmp_path / "net.pt"), weights=True)
+
+    monkeypatch.setattr(models, "resolve", overtaken)
+    with pytest.raises(JobError, match="has taken over"):
+        module.export(spec, spec.job, Fence(folder, 1))
+    assert work.read_bytes() == b"the later try's"
+
+
+def test_the_files_of_a_try_are_told_from_those_of_the_same_number_in_an_older_run(tmp_path: Path) -> None:
+    assert Fence(tmp_path, 1).label == "1"
+    old, new = Fence(tmp_path, 1, "a").label, Fence(tmp_path, 1, "b").label
+    assert old != new
+    assert len(old) == len("1-01234567")
+    assert old == Fence(tmp_path, 1, "a").label
+
+
 # Runs at the start of the zombie: it stops, as a node that hangs, right before it looks whether it may write its second
 # epoch.
 _HANG = """

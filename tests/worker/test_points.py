@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from yolo_airflow_provider.contract import FailureClass, JobSpec, Measurement, ModelFacts, ProbeJob
-from yolo_airflow_provider.worker import models, probe as module
+from yolo_airflow_provider.contract import (
+    Failure,
+    FailureClass,
+    JobResult,
+    JobSpec,
+    Measurement,
+    ModelFacts,
+    ProbeJob,
+)
+from yolo_airflow_provider.worker import models, points as points_module, probe as module
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.measure.device import Cpu
@@ -22,8 +31,9 @@ FACTS = ModelFacts(name="yolov8n", task="detect", parameters=3_011_433, stride=3
 MakeJob = Callable[..., dict[str, Any]]
 
 
-def point(batch: int, failure: FailureClass | None = None) -> Measurement:
+def point(batch: int, failure: FailureClass | None = None, *, try_number: int | None = None) -> Measurement:
     return Measurement(
+        try_number=try_number,
         part=f"batch-{batch}",
         failure_class=failure,
         batch=batch,
@@ -40,21 +50,37 @@ class Tries:
     def __init__(self, make_job: MakeJob) -> None:
         self._make_job = make_job
 
-    def spec(self, try_number: int, *, budget_bytes: int | None = None, **changes: Any) -> JobSpec:
+    def spec(self, try_number: int, *, budget_bytes: int | None = None, attempt: str = "", **changes: Any) -> JobSpec:
         fields = {"model": "yolov8n", "data": "d.yaml", "imgsz": 64, "batches": [2, 8, 16]} | changes
         raw = self._make_job("probe", try_number=try_number, budget_bytes=budget_bytes, **fields)
+        raw["identity"]["attempt"] = attempt
         Path(raw["run_folder"]).mkdir(parents=True, exist_ok=True)
         return JobSpec.from_json(json.dumps(raw))
 
     def log(self, try_number: int, *, limit_bytes: int | None = 4 * GIB, **changes: Any) -> PointLog:
         spec = self.spec(try_number, **changes)
         assert isinstance(spec.job, ProbeJob)
-        return PointLog(spec, spec.job, Fence(Path(spec.run_folder), try_number), limit_bytes=limit_bytes)
+        fence = Fence(Path(spec.run_folder), try_number, spec.identity.attempt)
+        return PointLog(spec, spec.job, fence, limit_bytes=limit_bytes)
 
     def measure(self, try_number: int, batch: int, **changes: Any) -> None:
         log = self.log(try_number, **changes)
         log.started(batch)
         log.measured(point(batch), FACTS)
+
+    def vanish(self, *try_numbers: int, batch: int, **changes: Any) -> None:
+        """Tries that ended without a word."""
+        for try_number in try_numbers:
+            self.log(try_number, **changes).started(batch)
+
+    def answer(self, try_number: int, failure: Failure | None = None) -> None:
+        """The result that a try left, at whatever time."""
+        result = JobResult(kind="probe", try_number=try_number, failure=failure)
+        (Path(self.spec(try_number).run_folder) / f"result-{try_number}.json").write_text(result.to_message())
+
+    def date(self, name: str, seconds: int) -> None:
+        """Set the time at which a file was written."""
+        os.utime(Path(self.spec(1).run_folder) / name, (seconds, seconds))
 
 
 @pytest.fixture
@@ -70,9 +96,9 @@ def test_nothing_is_known_to_the_first_try(tries: Tries) -> None:
 def test_points_of_all_earlier_tries_are_known_by_their_batch(tries: Tries) -> None:
     tries.measure(1, 2)
     tries.measure(2, 8)
-    tries.log(2).started(16)
-    found = tries.log(3).earlier()
-    assert found.points == {2: point(2), 8: point(8)}
+    tries.vanish(2, 3, batch=16)
+    found = tries.log(4).earlier()
+    assert found.points == {2: point(2, try_number=1), 8: point(8, try_number=2)}
     assert found.vanished == {16}
     assert found.model == FACTS
 
@@ -97,14 +123,60 @@ def test_a_pod_that_restarted_knows_its_own_points(tries: Tries) -> None:
 )
 def test_points_of_another_probe_are_not_this_ones(change: dict[str, Any], tries: Tries) -> None:
     tries.measure(1, 2)
-    tries.log(1).started(8)
-    found = tries.log(2, **change).earlier()
+    tries.vanish(1, 2, batch=8)
+    found = tries.log(3, **change).earlier()
     assert (found.points, found.vanished) == ({}, set())
 
 
 def test_other_batches_and_loaders_make_no_other_probe(tries: Tries) -> None:
     tries.measure(1, 2)
     assert set(tries.log(2, batches=[2, 4], workers=3, seed=7).earlier().points) == {2}
+
+
+@pytest.mark.parametrize("package", ["torch", "ultralytics"])
+def test_points_of_another_image_are_not_this_ones(package: str, tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries.measure(1, 2)
+    real = points_module.version
+    monkeypatch.setattr(points_module, "version", lambda name: "99.0" if name == package else real(name))
+    assert tries.log(2).earlier().points == {}
+
+
+def test_a_probe_that_succeeded_is_measured_again(tries: Tries) -> None:
+    """Its task was cleared: with another image, say, or since nobody trusts the numbers."""
+    tries.measure(1, 2)
+    tries.measure(2, 8)
+    tries.answer(2)
+    tries.date("probe-1.json", 100)
+    tries.date("probe-2.json", 200)
+    tries.date("result-2.json", 200)
+    assert tries.log(3).earlier().points == {}
+    tries.measure(3, 16)
+    assert set(tries.log(4).earlier().points) == {16}
+
+
+def test_a_probe_that_failed_goes_on_where_it_was(tries: Tries) -> None:
+    tries.measure(1, 2)
+    tries.answer(1, Failure(failure_class=FailureClass.PREEMPTED, message="stopped"))
+    assert set(tries.log(2).earlier().points) == {2}
+
+
+def test_the_newest_line_counts_also_where_a_run_was_made_again_under_its_name(tries: Tries) -> None:
+    tries.log(3, attempt="a").measured(point(2, FailureClass.HOST_OOM), FACTS)
+    tries.log(1, attempt="b").measured(point(2), FACTS)
+    folder = Path(tries.spec(1).run_folder)
+    old, new = sorted(folder.glob("probe-*.json"), reverse=True)
+    assert (old.name[:8], new.name[:8]) == ("probe-3-", "probe-1-")
+    tries.date(old.name, 100)
+    tries.date(new.name, 200)
+    assert tries.log(2, attempt="c").earlier().points == {2: point(2, try_number=1)}
+
+
+def test_one_try_that_vanished_says_nothing_of_the_batch(tries: Tries) -> None:
+    tries.vanish(1, batch=8)
+    assert tries.log(2).earlier().vanished == set()
+    tries.log(1).ended(8, FailureClass.PREEMPTED)
+    tries.vanish(2, batch=8)
+    assert tries.log(3).earlier().vanished == set()
 
 
 def test_a_batch_that_ended_for_another_reason_is_measured_again(tries: Tries) -> None:
@@ -120,18 +192,23 @@ def test_what_did_not_fit_is_tried_again_in_more_memory(more: dict[str, int], tr
     log = tries.log(1, budget_bytes=2 * GIB)
     log.started(8)
     log.measured(point(8, FailureClass.HOST_OOM), FACTS)
-    log.started(16)
+    tries.vanish(1, 1, batch=16, budget_bytes=2 * GIB)
     same = tries.log(2, budget_bytes=2 * GIB).earlier()
-    assert same.points == {8: point(8, FailureClass.HOST_OOM)}
+    assert same.points == {8: point(8, FailureClass.HOST_OOM, try_number=1)}
     assert same.vanished == {16}
     larger = tries.log(2, **({"budget_bytes": 2 * GIB} | more)).earlier()
     assert (larger.points, larger.vanished) == ({}, set())
 
 
 def test_memory_that_is_not_known_is_not_more() -> None:
-    assert not Room(None, None).is_larger_than(Room(GIB, GIB))
+    assert not Room(None, GIB).is_larger_than(Room(GIB, GIB))
     assert not Room(GIB, GIB).is_larger_than(Room(None, None))
     assert not Room(GIB, GIB).is_larger_than(Room(GIB, GIB))
+
+
+def test_a_limit_that_was_taken_away_is_more() -> None:
+    assert Room(GIB, None).is_larger_than(Room(GIB, GIB))
+    assert not Room(GIB, None).is_larger_than(Room(GIB, None))
 
 
 def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(tries: Tries) -> None:
@@ -139,7 +216,7 @@ def test_a_line_that_a_kill_cut_off_takes_no_other_with_it(tries: Tries) -> None
     path = Path(tries.spec(1).run_folder) / "probe-1.json"
     with path.open("a") as file:
         file.write('{"batch": 8, "measure')
-    tries.log(1).started(16)
+    tries.vanish(1, 2, batch=16)
     found = tries.log(2).earlier()
     assert (set(found.points), found.vanished) == ({2}, {16})
 
@@ -152,7 +229,7 @@ def test_lines_of_another_version_are_passed_over(line: str, tries: Tries) -> No
     raw = json.loads(line)
     strange = raw | {"probe": known["probe"], "room": {"surprise": 1}} if isinstance(raw, dict) else raw
     path.write_text(path.read_text() + json.dumps(strange) + "\n")
-    assert tries.log(2).earlier().points == {2: point(2)}
+    assert tries.log(2).earlier().points == {2: point(2, try_number=1)}
 
 
 def test_a_zombie_puts_no_point_on_record(tries: Tries) -> None:
@@ -195,7 +272,7 @@ def test_the_next_try_measures_what_is_missing(
     tries.measure(1, 2, limit_bytes=None)
     measured, result = run_probe(2)
     assert measured == [8, 16]
-    assert [found.batch for found in result.measurements] == [2, 8, 16]
+    assert [(found.batch, found.try_number) for found in result.measurements] == [(2, 1), (8, None), (16, None)]
     assert "probe: batch 2 was measured by an earlier try" in capsys.readouterr().out
     again, result = run_probe(3)
     assert again == []
@@ -207,18 +284,18 @@ def test_a_batch_at_which_a_try_vanished_is_left_out_with_the_larger_ones(
     tries: Tries, run_probe: Callable[..., tuple[list[int], Any]]
 ) -> None:
     tries.measure(1, 2, limit_bytes=None)
-    tries.log(1, limit_bytes=None).started(8)
-    measured, result = run_probe(2)
+    tries.vanish(1, 2, batch=8, limit_bytes=None)
+    measured, result = run_probe(3)
     assert measured == []
     assert [found.batch for found in result.measurements] == [2]
-    assert "while it measured batch 8: it is left out" in result.notes[1]
+    assert "two tries ended without a word while they measured batch 8: it is left out" in result.notes[1]
 
 
 def test_the_smallest_batch_is_tried_again_since_a_probe_of_nothing_is_none(
     tries: Tries, run_probe: Callable[..., tuple[list[int], Any]]
 ) -> None:
-    tries.log(1, limit_bytes=None).started(2)
-    measured, _ = run_probe(2)
+    tries.vanish(1, 2, batch=2, limit_bytes=None)
+    measured, _ = run_probe(3)
     assert measured == [2, 8, 16]
 
 
@@ -239,3 +316,28 @@ def test_c7_a_probe_that_its_cpu_limit_stopped_says_so(
     log.measured(point(16).model_copy(update={"throttled_percent": 40.0}), FACTS)
     _, result = run_probe(2)
     assert "stopped the run in 40 % of its scheduling periods: raise the container's CPU limit" in result.notes[-1]
+
+
+@pytest.mark.parametrize(("torch_name", "points"), [("cpu", [2, 8]), ("0", None)])
+def test_host_memory_that_runs_out_beside_a_gpu_is_no_point_of_the_batch(
+    torch_name: str, points: list[int] | None, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tries.spec(1)
+    assert isinstance(spec.job, ProbeJob)
+    device = Cpu()
+    device.torch_name = torch_name
+    work = Probe(spec, spec.job, device, Fence(Path(spec.run_folder), 1))
+    work._points.append(point(2))
+
+    def killed_loader(*_: Any) -> None:
+        raise RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. ")
+
+    monkeypatch.setattr(work, "_measure", killed_loader)
+    monkeypatch.setattr(work, "_current", lambda failure: (point(8, failure),))
+    if points is None:
+        with pytest.raises(RuntimeError, match="killed by signal"):
+            work._try(8, None, None, None)  # type: ignore[arg-type]
+        assert tries.log(2).earlier().points == {}
+    else:
+        work._try(8, None, None, None)  # type: ignore[arg-type]
+        assert [found.batch for found in work._points] == points

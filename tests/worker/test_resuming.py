@@ -13,6 +13,7 @@ import torch
 from yolo_airflow_provider.contract import JobSpec, TrainJob
 from yolo_airflow_provider.worker import train as module
 from yolo_airflow_provider.worker.checkpoints import newest
+from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.measure.device import Cpu
 from yolo_airflow_provider.worker.models import ModelSource
@@ -93,3 +94,13 @@ def test_e5_every_try_trains_in_the_same_folder(make_job: MakeJob, trainer_argum
 def test_the_image_cache_is_handed_on(make_job: MakeJob, trainer_arguments: list[dict[str, Any]]) -> None:
     training(make_job, cache="ram")._trainer(ModelSource("n", "yolov8n.yaml", weights=False), None)
     assert trainer_arguments[0]["cache"] == "ram"
+
+
+def test_a_zombie_makes_no_trainer_which_would_remove_the_later_trys_results(
+    make_job: MakeJob, trainer_arguments: list[dict[str, Any]]
+) -> None:
+    zombie = training(make_job)
+    Fence(Path("run"), 2).take()
+    with pytest.raises(JobError, match="has taken over"):
+        zombie._trainer(ModelSource("n", "yolov8n.yaml", weights=False), None)
+    assert trainer_arguments == []

@@ -84,6 +84,12 @@ def test_kpo_16_a_loader_process_that_the_kernel_killed_is_host_memory() -> None
         ),
         ("OSError: [Errno 28] No space left on device", FailureClass.DISK_FULL),
         ("OSError: [Errno 122] Disk quota exceeded", FailureClass.DISK_FULL),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+            FailureClass.DISK_FULL,
+        ),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", FailureClass.DISK_FULL),
+        ("RuntimeError: [enforce fail at inline_container.cc:145] . PytorchStreamReader failed", None),
         ("KeyError: 'names'", None),
         ("a process was killed by signal: Killed", None),
         ("", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,12 @@ def measurement_rows(
         "container_limit_bytes": container_limit_bytes,
     }
     outcome = result.failure.failure_class.value if result.failure else "succeeded"
-    if not result.measurements:
+    rows = [_row(measurement, common) for measurement in result.measurements]
+    if not any(row.key == common["key"] for row in rows):
         # A part of its own: were it `train`, it would stand in the way of the training's row, should a later try
         # find the finished result in the run's folder and report it under this try.
-        return [MeasurementRow(part="end", outcome=outcome, **(common | _unmeasured(spec, result)))]
-    return [_row(measurement, common) for measurement in result.measurements]
+        rows.append(MeasurementRow(part="end", outcome=outcome, **(common | _unmeasured(spec, result))))
+    return rows
 
 
 def model_rows(spec: JobSpec, result: JobResult) -> list[ModelRow]:
@@ -101,7 +103,10 @@ def _epoch(key: RunKey, record: EpochRecord) -> EpochRow:
 
 
 def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
-    fields = measurement.model_dump(exclude={"failure_class"})
+    fields = measurement.model_dump(exclude={"failure_class", "try_number"})
+    if measurement.try_number is not None:
+        # Measured by an earlier try, whose row may be there already; under this one it would be a second measurement.
+        fields["key"] = replace(common["key"], try_number=measurement.try_number)
     failure = measurement.failure_class
     return MeasurementRow(outcome=failure.value if failure else "succeeded", **(common | fields))
 

@@ -82,7 +82,7 @@ class AtomicCheckpoints(_Trainer):
 
 def temporary_of(path: Path, fence: Fence) -> Path:
     """Where a try writes what will be `path`; a zombie of another try writes beside it, not into it."""
-    return path.with_name(f".{path.name}.{fence.try_number}.tmp")
+    return path.with_name(f".{path.name}.{fence.label}.tmp")
 
 
 def remove_leftovers(weights_folder: Path) -> None:

@@ -54,6 +54,7 @@ def export(spec: JobSpec, job: ExportJob, fence: Fence) -> JobResult:
     if not source.weights:
         raise _refused(f"weights={job.weights!r} names an architecture", "give the .pt file that a training wrote")
     images = _images(job)
+    fence.check()  # loading the weights took seconds, and what is cleared next may be a later try's
     # Exporters write beside the weights; the training's folder is not theirs.
     work = _own_folder(folder, fence)
     weights = Path(shutil.copyfile(source.path, work / WEIGHTS))
@@ -134,7 +135,7 @@ def _own_folder(folder: Path, fence: Fence) -> Path:
     """An empty folder for this try's work; what earlier tries left of theirs is removed."""
     for left in folder.glob(".try-*"):
         shutil.rmtree(left, ignore_errors=True)
-    return make_folder(folder / f".try-{fence.try_number}")
+    return make_folder(folder / f".try-{fence.label}")
 
 
 def _hand_on(made: Path, work: Path, folder: Path) -> Path:

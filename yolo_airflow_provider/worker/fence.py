@@ -13,11 +13,15 @@ file that it puts in place. What the fence does not close:
   older checkpoint in place, never a torn one; the later try's next save replaces it.
 - Two tries that start in the same moment: the earlier number may be written last. The later try takes the fence back
   at its next check, which comes before the first file that it writes.
-- Two processes of one try number, which is why a pod that restarts goes on.
+- The end of a training: Ultralytics' final_eval strips last.pt and best.pt in place after its check. A zombie that
+  hangs in that moment may tear them under the later try, whose `newest` then takes previous.pt and whose `mend_best`
+  replaces best.pt.
+- Two processes of one try, which is why a pod that restarts goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,8 +69,19 @@ class Fence:
 
     @property
     def try_number(self) -> int:
-        """Of this try; part of the names of its temporary files, which a zombie of another try writes too."""
+        """Of this try."""
         return self._own.try_number
+
+    @property
+    def label(self) -> str:
+        """Part of the names of this try's own files, which a zombie of another try writes too: `2-1f0c9a3e`.
+
+        A run that was made again under its name counts its tries from 1 once more; Airflow's id tells them apart.
+        """
+        attempt = self._own.attempt
+        return (
+            f"{self.try_number}-{hashlib.sha256(attempt.encode()).hexdigest()[:8]}" if attempt else f"{self.try_number}"
+        )
 
     def take(self) -> None:
         """Make the folder this try's.

@@ -19,6 +19,21 @@ def write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line and wait until it is on the disk.
+
+    A kill may have left half a line; without its end this one would be lost with it.
+    """
+    with path.open("a+b") as file:
+        torn = False
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            torn = file.read(1) != b"\n"
+        file.write(("\n" if torn else "").encode() + f"{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text` in one step; a reader sees the old file or the new one.
 

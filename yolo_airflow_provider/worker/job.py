@@ -32,7 +32,7 @@ from yolo_airflow_provider.contract import (
     ProbeJob,
     TrainJob,
 )
-from yolo_airflow_provider.worker.failures import JobError, classify, describe_failure
+from yolo_airflow_provider.worker.failures import JobError, Stopped, classify, describe_failure
 from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.files import make_folder, write_atomically
 from yolo_airflow_provider.worker.log import gib, kept, say
@@ -48,34 +48,44 @@ def main(environment: Mapping[str, str] | None = None) -> int:
     """
     variables = os.environ if environment is None else environment
     _end_with_parent(variables)
-    # PID 1 of a container ignores SIGTERM unless it says otherwise. Jobs that go by batches wait for one to end.
-    signal.signal(signal.SIGTERM, _stopped)
+    try:
+        # PID 1 of a container ignores SIGTERM unless it says otherwise. Jobs that go by batches wait for one to end.
+        signal.signal(signal.SIGTERM, _stopped)
+        return _main(variables)
+    except Stopped:
+        return EXIT_PREEMPTED  # before the job began; the exit code stands for the answer
+
+
+def _main(variables: Mapping[str, str]) -> int:
     text = variables.get(JOB_VARIABLE, "")
     try:
         spec = JobSpec.from_json(text)
     except ContractError as error:
         failure = Failure(failure_class=FailureClass.CODE, message=str(error), stage="setup")
-        _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text), fence=None)
+        _ignore_sigterm()
+        _answer(JobResult(kind="unknown", failure=failure), _raw_result_path(text))
         return 2
     fence = Fence(Path(spec.run_folder), spec.identity.try_number, spec.identity.attempt)
     with kept(fence.folder / f"worker-{fence.try_number}.log"):
-        result = _answer(run(spec, fence), Path(spec.result_path), fence=fence)
+        result = _answer(run(spec, fence), Path(spec.result_path), fence=fence, on_cpu=_on_cpu(spec))
     return exit_code(result.failure)
 
 
 def run(spec: JobSpec, fence: Fence) -> JobResult:
-    """Do a job; every failure becomes part of the result."""
+    """Do a job; every failure becomes part of the result. From its end on SIGTERM is ignored: the answer is next."""
     worker = _Work(spec, fence)
     try:
         make_folder(fence.folder)
         fence.take()
-        return worker.do()
+        result = worker.do()
+        _ignore_sigterm()
+        return result
     except BaseException as error:
+        _ignore_sigterm()
         failure_class = classify(error)
         if failure_class is FailureClass.CODE:
             traceback.print_exc(file=sys.stdout)
-        failure = describe_failure(error, stage=spec.job.kind, budget_bytes=spec.accelerator.memory_budget_bytes)
-        return worker.failed(failure)
+        return worker.failed(worker.described(error))
 
 
 def exit_code(failure: Failure | None) -> int:
@@ -121,6 +131,11 @@ class _Work:
             return export(self._spec, job, self._fence)
         return self._measure(job)
 
+    def described(self, error: BaseException) -> Failure:
+        """The failure that an exception is to this job."""
+        budget = self._spec.accelerator.memory_budget_bytes
+        return describe_failure(error, job=self._spec.job.kind, on_cpu=_on_cpu(self._spec), budget_bytes=budget)
+
     def failed(self, failure: Failure) -> JobResult:
         """The result of a failure with everything that was measured up to it."""
         try:
@@ -129,7 +144,9 @@ class _Work:
             say(f"nothing more can be measured: {type(error).__name__}: {str(error)[:200]}")
             context, measurements = JobResult(kind=self._spec.job.kind), ()
         peaks = [m.peak_device_bytes for m in measurements if m.peak_device_bytes and m.failure_class]
-        if failure.failure_class in MEMORY_FAILURES and failure.needed_bytes is None and peaks:
+        # Beside a GPU the host's memory ran out, of which the device's peak says nothing.
+        of_device = failure.failure_class is FailureClass.GPU_OOM or _on_cpu(self._spec)
+        if failure.failure_class in MEMORY_FAILURES and of_device and failure.needed_bytes is None and peaks:
             failure = failure.model_copy(update={"needed_bytes": max(peaks)})
         return context.model_copy(
             update={
@@ -195,25 +212,34 @@ class _Work:
                 stage="setup",
                 needed_bytes=used_bytes,
             )
-        result = self.failed(describe_failure(error, stage=self._spec.job.kind, budget_bytes=budget))
+        result = self.failed(self.described(error))
         if result.kind == "probe" and any(point.failure_class is None for point in result.measurements):
             # What fits and what does not is what a probe is for; the batch that does not is its last point.
             result = result.model_copy(update={"failure": None, "notes": (str(error),)})
         try:
-            result = _answer(result, Path(self._spec.result_path), fence=self._fence)
+            result = _answer(result, Path(self._spec.result_path), fence=self._fence, on_cpu=True)
         finally:
             sys.stdout.flush()
             os._exit(exit_code(result.failure))
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
-    raise JobError(FailureClass.PREEMPTED, "the run was asked to stop (SIGTERM)", stage="setup")
+    raise Stopped(stage="setup")
 
 
-def _answer(result: JobResult, result_path: Path, *, fence: Fence | None) -> JobResult:
+def _ignore_sigterm() -> None:
+    """What is left is to answer, which takes less than any grace period."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _on_cpu(spec: JobSpec) -> bool:
+    return spec.accelerator.kind == "cpu"
+
+
+def _answer(result: JobResult, result_path: Path, *, fence: Fence | None = None, on_cpu: bool = False) -> JobResult:
     """Write the result where the operator reads it, and a copy beside what the run made; returns what was written."""
     if fence is not None:
-        result = _own(result, fence)
+        result = _own(result, fence, on_cpu=on_cpu)
     try:
         message = result.to_message()
     except ContractError as error:
@@ -236,12 +262,12 @@ def _answer(result: JobResult, result_path: Path, *, fence: Fence | None) -> Job
     return result
 
 
-def _own(result: JobResult, fence: Fence) -> JobResult:
+def _own(result: JobResult, fence: Fence, *, on_cpu: bool) -> JobResult:
     """The result, unless a later try has the folder: then what this one did, or failed of, is not the run's."""
     try:
         fence.check()
     except JobError as error:
-        return result.model_copy(update={"failure": describe_failure(error, stage=result.kind)})
+        return result.model_copy(update={"failure": describe_failure(error, job=result.kind, on_cpu=on_cpu)})
     except OSError:
         return result  # a folder that cannot be read is what the failure tells
     return result

@@ -27,7 +27,7 @@ from yolo_airflow_provider.contract import (
 )
 from yolo_airflow_provider.worker import models
 from yolo_airflow_provider.worker.data import images_of, read_dataset
-from yolo_airflow_provider.worker.failures import JobError, classify
+from yolo_airflow_provider.worker.failures import JobError, Stopped, classify
 from yolo_airflow_provider.worker.fence import Fence
 from yolo_airflow_provider.worker.log import gib, say
 from yolo_airflow_provider.worker.measure import host
@@ -108,7 +108,7 @@ class Probe:
             if known is not None and (known.failure_class is None or self._points):
                 self._reuse(known, earlier)
             elif batch in earlier.vanished and self._points:
-                self._note(f"an earlier try ended without a word while it measured batch {batch}: it is left out")
+                self._note(f"two tries ended without a word while they measured batch {batch}: it is left out")
                 break
             else:
                 self._try(batch, source, crowd, preemption)
@@ -152,9 +152,9 @@ class Probe:
         say(f"probe: measuring batch {batch}")
         try:
             self._measure(batch, source, crowd, preemption)
-        except Exception as error:
+        except (Exception, Stopped) as error:
             failure = classify(error)
-            point = self._current(failure) if failure in MEMORY_FAILURES else ()
+            point = self._current(failure) if self._is_the_batchs(failure) else ()
             # On record first: it is an end of this batch, whether the probe goes on or not.
             with contextlib.suppress(OSError):
                 self._log.measured(point[0], self._facts) if point else self._log.ended(batch, failure)
@@ -162,6 +162,14 @@ class Probe:
                 raise
             self._points.extend(point)
             self._running = None
+
+    def _is_the_batchs(self, failure: FailureClass) -> bool:
+        """Whether a smaller batch would not have failed so: the memory that batches are planned for ran out.
+
+        Beside a GPU the host's memory holds the loader's processes, whose number is what it runs out by.
+        """
+        on_host = failure is FailureClass.HOST_OOM
+        return failure in MEMORY_FAILURES and not (on_host and self._device.torch_name != "cpu")
 
     def _measure(self, batch: int, source: models.ModelSource, crowd: _Crowd, preemption: Preemption) -> None:
         data = _write_subset(self._folder / f"batch-{batch}", crowd, batch=batch, steps=self._job.steps)

@@ -23,7 +23,7 @@ from yolo_airflow_provider.worker.data import mean_size_bytes, read_dataset
 from yolo_airflow_provider.worker.earlier import changes, identity as job_identity, marker, read_identity, set_aside
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.fence import Fence
-from yolo_airflow_provider.worker.files import make_folder, write_atomically
+from yolo_airflow_provider.worker.files import append_line, make_folder, write_atomically
 from yolo_airflow_provider.worker.log import duration, gib, say
 from yolo_airflow_provider.worker.measure import host
 from yolo_airflow_provider.worker.measure.advice import Circumstances, advise, growing
@@ -37,9 +37,6 @@ from yolo_airflow_provider.worker.trainer import (
     trainer_class,
     training_arguments,
 )
-
-_GROWTH_EPOCHS = 5
-"""Epochs of this try before its memory's growth is spoken of: the first ones fill caches."""
 
 
 class Training:
@@ -57,7 +54,7 @@ class Training:
         self._optimizer = job.optimizer
         self._resumed_epochs = 0
         self._facts: ModelFacts | None = None
-        self._images = 0
+        self._cached_images = 0
         self._image_bytes: float | None = None
         self._warned = False
         self._started = time.monotonic()
@@ -107,16 +104,17 @@ class Training:
         if not self._instrument.epochs:
             return ()
         (measured,) = self.measured()
-        left = self._job.epochs - self._epochs_done()
+        # At its end it speaks of the next of its kind, which trains in one process what earlier tries did here.
+        ahead = (self._job.epochs - self._epochs_done()) or (self._job.epochs - len(self._instrument.epochs))
         known = Circumstances(
             on_cpu=self._device.torch_name == "cpu",
             imgsz=self._job.imgsz,
             cpu_cores=host.cpu_cores(),
             cache=self._job.cache,
             seconds=self._instrument.seconds,
-            images=self._images,
+            images=self._cached_images,
             image_bytes=self._image_bytes,
-            epochs_ahead=left or self._job.epochs,
+            epochs_ahead=ahead,
             memory_limit_bytes=self._memory_limit_bytes(),
         )
         return advise(measured, known)
@@ -167,6 +165,7 @@ class Training:
             other = f", now with batch {batch} instead of {checkpoint.batch}" if checkpoint.batch != batch else ""
             say(f"resuming after epoch {checkpoint.epochs_done} of {self._job.epochs} from {checkpoint.path}{other}")
             arguments |= {"resume": str(checkpoint.path), "model": str(checkpoint.path)}
+        self._fence.check()  # the trainer's constructor removes results.csv and rewrites args.yaml
         trainer = trainer_class(self._job.task)(overrides=arguments)
         trainer.fence = self._fence
         return trainer
@@ -176,7 +175,8 @@ class Training:
         module = getattr(trainer.model, "module", trainer.model)
         self._facts = models.facts(module, name=name, task=self._job.task, imgsz=self._job.imgsz)
         models.check_imgsz(self._job.imgsz, self._facts.stride)
-        self._images = images = len(trainer.train_loader.dataset)
+        images = len(trainer.train_loader.dataset)
+        self._cached_images = images + len(trainer.test_loader.dataset)
         self._image_bytes = mean_size_bytes(getattr(trainer.train_loader.dataset, "im_files", ()))
         if self._job.batch > images:
             raise JobError(
@@ -194,8 +194,7 @@ class Training:
 
     def _epoch_done(self, record: EpochRecord, trainer: Any) -> None:
         self._fence.check()
-        with (self._run_folder / "epochs.jsonl").open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json(exclude_none=True) + "\n")
+        append_line(self._run_folder / "epochs.jsonl", record.model_dump_json(exclude_none=True))
         left = (self._job.epochs - record.epoch) * record.seconds
         losses = " ".join(f"{name} {value:.3f}" for name, value in record.losses.items())
         say(
@@ -209,7 +208,7 @@ class Training:
 
     def _warn_of_growth(self, epochs_left: int) -> None:
         """Say once, while there is time, that memory will not last to the end."""
-        if self._warned or len(self._instrument.epochs) < _GROWTH_EPOCHS:
+        if self._warned:
             return
         instrument = self._instrument
         warning = growing(instrument.rss_growth_bytes, instrument.held_bytes, epochs_left, self._memory_limit_bytes())

@@ -10,7 +10,7 @@ from typing import Any
 
 from yolo_airflow_provider.contract import FailureClass, ProbeJob, TrainJob
 from yolo_airflow_provider.worker.checkpoints import AtomicCheckpoints
-from yolo_airflow_provider.worker.failures import JobError
+from yolo_airflow_provider.worker.failures import JobError, Stopped
 from yolo_airflow_provider.worker.models import ModelSource
 
 
@@ -112,23 +112,41 @@ def conditions(job: TrainJob | ProbeJob, device: str) -> dict[str, Any]:
 
 
 class Preemption:
-    """Turns SIGTERM into an exception between two batches, so that a checkpoint is never half-written.
+    """Turns SIGTERM into `Stopped`: at once while a run is set up, between two batches once it goes by them.
 
-    Kubernetes sends SIGTERM and waits for the grace period before it kills; a batch takes seconds at most.
+    Setup takes minutes (label scan, image cache, a slow loader's first batch), and nothing of it is half-written by an
+    exception. A checkpoint would be. Kubernetes sends SIGTERM and waits for the grace period before it kills; a batch
+    takes seconds at most.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self._asked = False
+        self._by_batches = False
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def attach(self, trainer: Any) -> None:
-        """Check between the batches of a trainer and its validator, or of a model that validates."""
-        trainer.add_callback("on_train_batch_end", self._check)
-        trainer.add_callback("on_val_batch_end", self._check)
+        """Begin the setup of a trainer, or of a model that validates; raises where the signal came meanwhile."""
+        self._by_batches = False
+        self._check()
+        for event in ("on_train_batch_start", "on_val_start"):
+            trainer.add_callback(event, self._begin)
+        for event in (
+            "on_pretrain_routine_end",
+            "on_train_batch_start",
+            "on_train_batch_end",
+            "on_val_batch_start",
+            "on_val_batch_end",
+        ):
+            trainer.add_callback(event, self._check)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self._asked = True  # also where it is raised: in a destructor, say, Python drops what is raised
+        if not self._by_batches:
+            raise Stopped(stage="setup")
+
+    def _begin(self, *_: Any) -> None:
+        self._by_batches = True
 
     def _check(self, *_: Any) -> None:
-        if self.asked:
-            raise JobError(FailureClass.PREEMPTED, "the run was asked to stop (SIGTERM)", stage="train")
+        if self._asked:
+            raise Stopped(stage="train" if self._by_batches else "setup")

@@ -89,11 +89,15 @@ def test_c9_a_limit_that_is_passed_already_holds_no_epoch() -> None:
     assert "holds 0" in said
 
 
+def test_memory_that_grew_in_a_training_that_is_over_needs_no_word() -> None:
+    assert growing(GIB, 3 * GIB, 0, 2 * GIB) is None
+
+
 def test_c13_waiting_for_data_is_no_reason_for_a_larger_slice() -> None:
     said = only(measured(data_wait_percent=45.0))
     assert said == (
         "45 % of the training waited for data with 8 loader processes on 4 cores: give it more cores and workers, or"
-        " cache the images (cache='ram' or 'disk'); a larger slice would not make it faster"
+        " cache the images in memory (cache='ram'); a larger slice would not make it faster"
     )
     assert advise(measured(data_wait_percent=20.0), KNOWN) == ()
 
@@ -112,7 +116,7 @@ def test_c13_on_cpu_there_are_no_loader_processes_and_no_slice() -> None:
 def test_c14_slow_storage_wants_the_data_near_the_node(busy: dict[str, float]) -> None:
     said, waiting = advise(measured(data_wait_percent=45.0, **busy), KNOWN)
     assert "20.0 MB/s read" in said
-    assert "copy_images=True" in said
+    assert "copy_images=True copies them into the workspace: if that is on a local disk" in said
     assert f"{next(iter(busy.values())):.0f} %" in said
     assert "larger slice would not" in waiting
 
@@ -127,10 +131,20 @@ def test_c14_nothing_is_said_of_a_rate_that_is_not_known() -> None:
 
 
 SMALL = replace(KNOWN, image_bytes=84 * 1024, images=2_000)
+SLOW = {"data_wait_percent": 45.0, "iowait_percent": 31.0}
+
+
+def test_small_files_are_not_what_is_waited_for_where_the_storage_is_idle() -> None:
+    assert "45 %" in only(measured(data_wait_percent=45.0, iowait_percent=0.1), SMALL)
+
+
+def test_a_cache_on_the_same_volume_is_never_proposed() -> None:
+    for known in (SMALL, replace(SMALL, images=20_000), replace(SMALL, memory_limit_bytes=None)):
+        assert not any("'disk'" in sentence for sentence in advise(measured(**SLOW), known))
 
 
 def test_c15_small_files_are_kept_decoded_where_memory_holds_them() -> None:
-    waiting, said = advise(measured(data_wait_percent=45.0), SMALL)
+    _, waiting, said = advise(measured(**SLOW), SMALL)
     assert "45 %" in waiting
     assert said == (
         "2,000 images of 84 KiB on average cost opening more than reading: cache='ram' keeps them decoded in up to"
@@ -139,15 +153,15 @@ def test_c15_small_files_are_kept_decoded_where_memory_holds_them() -> None:
 
 
 def test_c15_where_memory_does_not_hold_them_they_go_on_the_volume() -> None:
-    _, said = advise(measured(data_wait_percent=45.0), replace(SMALL, images=20_000))
-    assert "cache='disk'" in said
-    assert "in memory they would take up to 22.89 GiB, and 26.00 GiB are free" in said
+    *_, said = advise(measured(**SLOW), replace(SMALL, images=20_000))
+    assert "a volume local to the node helps" in said
+    assert "in memory (cache='ram') they would take up to 22.89 GiB, and 26.00 GiB are free" in said
 
 
 def test_c15_without_a_known_limit_both_are_named() -> None:
-    _, said = advise(measured(data_wait_percent=45.0), replace(SMALL, memory_limit_bytes=None))
+    *_, said = advise(measured(**SLOW), replace(SMALL, memory_limit_bytes=None))
     assert "cache='ram'" in said
-    assert "cache='disk'" in said
+    assert "a volume local to the node" in said
 
 
 @pytest.mark.parametrize(
@@ -160,7 +174,7 @@ def test_c15_without_a_known_limit_both_are_named() -> None:
     ],
 )
 def test_c15_large_unknown_or_cached_files_are_not_spoken_of(known: Circumstances) -> None:
-    assert len(advise(measured(data_wait_percent=45.0), known)) == 1
+    assert len(advise(measured(**SLOW), known)) == 2
 
 
 def test_c15_small_files_that_nobody_waits_for_are_fine() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from yolo_airflow_provider.contract import PARENT_VARIABLE
 from yolo_airflow_provider.worker.measure import cgroup, host
 from yolo_airflow_provider.worker.measure.cgroup import CpuPeriods, MemoryPeak
 
@@ -129,6 +130,16 @@ def test_outside_a_container_there_is_nothing_to_read(group: Path) -> None:
 def test_a_group_without_a_limit_is_not_the_runs_own(group: Path) -> None:
     make(group, {"memory.max": "max\n", "memory.stat": V2_MEMORY})
     assert cgroup.read_unreclaimable_bytes() is None
+
+
+def test_a_local_run_does_not_measure_the_airflow_worker_that_it_runs_in(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(group, {"memory.max": "8589934592\n", "memory.stat": V2_MEMORY, "cpu.stat": V2_CPU})
+    monkeypatch.setenv(PARENT_VARIABLE, "4711")
+    assert cgroup.read_unreclaimable_bytes() is None
+    assert cgroup.read_cpu_periods() is None
+    assert cgroup.read_limit_bytes() == 8 * 2**30  # which holds for everything in it
 
 
 def test_c7_the_share_of_throttled_periods_is_that_of_the_run(group: Path) -> None:

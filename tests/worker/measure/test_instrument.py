@@ -61,14 +61,14 @@ def measure(instrument: Instrument) -> dict[str, Any]:
 def test_c8_the_containers_memory_its_throttling_and_the_growth_are_measured(
     group: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resident = iter([500 * MIB, 600 * MIB, 610 * MIB, 620 * MIB])
+    resident = iter([500 * MIB, *((600 + 10 * epoch) * MIB for epoch in range(7))])
     monkeypatch.setattr(host, "rss_bytes", lambda: next(resident))
     trainer, instrument = Trainer(), Instrument(Cpu(), try_number=1)
     instrument.attach(trainer)
-    for number in range(3):
+    for number in range(7):
         trainer.train_epoch(number)
     (group / "memory.stat").write_text(f"anon {250 * MIB}\nfile 0\nshmem {150 * MIB}\n")
-    trainer.train_epoch(3)
+    trainer.train_epoch(7)
     (group / "memory.stat").write_text("anon 0\nfile 0\nshmem 0\n")
     (group / "cpu.stat").write_text("nr_periods 300\nnr_throttled 60\n")
     measured = measure(instrument)

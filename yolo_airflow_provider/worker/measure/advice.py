@@ -40,10 +40,11 @@ class Circumstances:
     seconds: float | None = None
     """The time in which the measurement's bytes were read."""
     images: int | None = None
+    """Of training and validation: Ultralytics caches both."""
     image_bytes: float | None = None
     """Mean size of an image file."""
     epochs_ahead: int = 0
-    """Epochs that are left; of a training at its end as many as it had, for the next of its kind."""
+    """Epochs that are left; of a training at its end those of earlier tries, which the next of its kind has in one."""
     memory_limit_bytes: int | None = None
 
 
@@ -69,7 +70,7 @@ def growing(growth_bytes: int | None, held_bytes: int | None, epochs: int, limit
         epochs: that are ahead.
         limit_bytes: the container's memory limit.
     """
-    if not growth_bytes or held_bytes is None or limit_bytes is None:
+    if not growth_bytes or not epochs or held_bytes is None or limit_bytes is None:
         return None
     reached = held_bytes + growth_bytes * epochs
     if reached <= limit_bytes:
@@ -97,23 +98,21 @@ def throttled(measured: Measurement, cpu_cores: float | None) -> str | None:
 
 
 def _slow_storage(measured: Measurement, seconds: float | None) -> str | None:
-    if not _waits(measured):
+    if not _waits_for_storage(measured):
         return None
     iowait, pressure = measured.iowait_percent or 0.0, measured.io_pressure_percent or 0.0
-    if max(iowait, pressure) <= STORAGE_BOUND_PERCENT:
-        return None
     rate = f", {measured.read_bytes / seconds / 1e6:.1f} MB/s read" if measured.read_bytes and seconds else ""
     return (
         f"the storage is slow: {measured.data_wait_percent or 0:.0f} % of the training waited for data, {iowait:.0f} %"
         f" of CPU time for storage, I/O pressure {pressure:.0f} %{rate}; stage the images on a volume local to the node"
-        " (PreprocessOperator's copy_images=True copies them into the workspace)"
+        " (PreprocessOperator's copy_images=True copies them into the workspace: if that is on a local disk)"
     )
 
 
 def _waiting(measured: Measurement, known: Circumstances) -> str | None:
     if not _waits(measured):
         return None
-    cache = "" if known.cache else ", or cache the images (cache='ram' or 'disk')"
+    cache = "" if known.cache else ", or cache the images in memory (cache='ram')"
     waited = f"{measured.data_wait_percent or 0:.0f} % of the training waited for data"
     if known.on_cpu:
         # Ultralytics takes no loader processes on `cpu`: images are read between the steps.
@@ -126,21 +125,30 @@ def _waiting(measured: Measurement, known: Circumstances) -> str | None:
 
 
 def _small_files(measured: Measurement, known: Circumstances, held_bytes: int | None) -> str | None:
-    if not _waits(measured) or known.cache or not known.images or known.image_bytes is None:
+    """Files that cost opening. cache='disk' is no way out: it writes a larger file an image beside the image."""
+    if not _waits_for_storage(measured) or known.cache or not known.images or known.image_bytes is None:
         return None
     if known.image_bytes >= SMALL_IMAGE_BYTES:
         return None
     decoded = known.images * known.imgsz**2 * _DECODED_BYTES_PER_PIXEL
     files = f"{known.images:,} images of {known.image_bytes / 1024:.0f} KiB on average cost opening more than reading"
     if known.memory_limit_bytes is None or held_bytes is None:
-        return f"{files}: cache='ram' keeps them decoded in up to {gib(decoded)} of memory, cache='disk' on the volume"
+        return (
+            f"{files}: cache='ram' keeps them decoded in up to {gib(decoded)} of memory; a volume local to the node"
+            " helps as well"
+        )
     free = known.memory_limit_bytes - held_bytes
     if decoded * _CACHE_MARGIN <= free:
         return f"{files}: cache='ram' keeps them decoded in up to {gib(decoded)}, and {gib(free)} of memory are free"
     return (
-        f"{files}: cache='disk' keeps them decoded on the volume; in memory they would take up to {gib(decoded)}, and"
-        f" {gib(max(free, 0))} are free"
+        f"{files}: a volume local to the node helps; decoded in memory (cache='ram') they would take up to"
+        f" {gib(decoded)}, and {gib(max(free, 0))} are free"
     )
+
+
+def _waits_for_storage(measured: Measurement) -> bool:
+    busy = max(measured.iowait_percent or 0.0, measured.io_pressure_percent or 0.0)
+    return _waits(measured) and busy > STORAGE_BOUND_PERCENT
 
 
 def _waits(measured: Measurement) -> bool:

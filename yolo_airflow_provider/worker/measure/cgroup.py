@@ -6,10 +6,13 @@ The functions that read texts are pure; every reading is None where it cannot be
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from yolo_airflow_provider.contract import PARENT_VARIABLE
 
 SAMPLE_SECONDS = 1.0
 """Least time between two samples of a run. Reading memory.stat makes the kernel add up its per-CPU counters."""
@@ -68,7 +71,7 @@ def read_unreclaimable_bytes() -> int | None:
 
     Without a limit the group is the whole machine's, or one that others are in too.
     """
-    if read_limit_bytes() is None:
+    if _is_shared() or read_limit_bytes() is None:
         return None
     return unreclaimable_bytes(_first(_MEMORY))
 
@@ -80,7 +83,7 @@ def read_limit_bytes() -> int | None:
 
 def read_cpu_periods() -> CpuPeriods | None:
     """The container's scheduling periods so far; they count only where it has a CPU limit."""
-    return cpu_periods(_first(_CPU))
+    return None if _is_shared() else cpu_periods(_first(_CPU))
 
 
 class MemoryPeak:
@@ -115,6 +118,11 @@ class MemoryPeak:
         held = self._read()
         if held is not None:
             self.bytes = max(held, self.bytes or 0)
+
+
+def _is_shared() -> bool:
+    """A local run is a process in the container of an Airflow worker, beside every other task that it runs."""
+    return bool(os.environ.get(PARENT_VARIABLE))
 
 
 def _first(names: tuple[str, ...]) -> str:
