@@ -141,11 +141,11 @@ def test_any_id_makes_valid_labels_and_full_annotations(whole: Airflow, pods: Po
     assert seen.pod.metadata.labels["yolo-airflow.io/dag"]
 
 
-@pytest.mark.limit(1200)
+@pytest.mark.limit(1900)
 def test_d1_fifty_mapped_trainings_share_seven_slices(whole: Airflow, pods: PodWatch, store: ProfileStore) -> None:
     dag_id = "fifty"
     run_id = whole.trigger(dag_id)
-    assert whole.wait_for_end(dag_id, run_id, 1100) == "success"
+    assert whole.wait_for_end(dag_id, run_id, 1800) == "success"
     tasks = whole.tasks(dag_id, run_id)
     assert len(tasks) == 50
     assert {(task["state"], task["try_number"]) for task in tasks} == {("success", 1)}
@@ -154,4 +154,7 @@ def test_d1_fifty_mapped_trainings_share_seven_slices(whole: Airflow, pods: PodW
     assert 2 <= pods.most_slices[dag_id] <= SLICES
     assert {item.row.outcome for item in store.measurements(dag_id, run_id)} == {"succeeded"}
     assert len(store.measurements(dag_id, run_id)) == 50
+    decisions = store.decisions(dag_id, run_id)
+    assert sorted(decision.key.map_index for decision in decisions) == list(range(50))
+    assert {decision.model for decision in decisions} == {"yolov8n", "yolo11n"}
     pods.wait_for(lambda: all(one.gone for one in seen), "all pods to be gone", 60)

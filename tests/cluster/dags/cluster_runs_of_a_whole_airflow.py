@@ -43,7 +43,7 @@ with DAG("fifty", schedule=None):
         poll_interval=5,
         log_events_on_startup=False,  # fifty pods that wait have much to say
         **{name: value for name, value in COMMON.items() if name not in ("model", "poll_interval")},
-    ).expand(model=["yolov8n"] * 50)
+    ).expand(model=["yolov8n", "yolo11n"] * 25)
 
 # As long as an id may be, with everything that a label may not hold.
 LONG_ID = "Team.Vision-" + "Abteilung_Überwachung." * 9
