@@ -367,6 +367,12 @@ class JobResult(_Message):
         return self.failure is None
 
     @classmethod
+    def unanswered(cls, spec: JobSpec, failure: Failure) -> JobResult:
+        """The result of a run that gave none itself."""
+        failure = failure.model_copy(update={"stage": spec.job.kind})
+        return cls(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure)
+
+    @classmethod
     def from_json(cls, text: str) -> JobResult:
         """Read a result.
 

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 from kubernetes.client import models as k8s
 from kubernetes.client.exceptions import ApiException
+from tests_support import StateStore
 
 from yolo_airflow_provider.contract import Failure, FailureClass, JobResult
 from yolo_airflow_provider.errors import BadInput, Unschedulable
@@ -50,11 +51,6 @@ def ended_with(pod: k8s.V1Pod, failure: Failure, *, exit_code: int) -> None:
         name="base", image="w", image_id="", ready=False, restart_count=0, state=k8s.V1ContainerState(terminated=ended)
     )
     pod.status = k8s.V1PodStatus(phase="Failed", container_statuses=[status])
-
-
-class StateStore(dict[str, Any]):
-    def set(self, key: str, value: Any) -> None:
-        self[key] = value
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded"])
@@ -158,9 +154,12 @@ def test_a_used_up_quota_is_waited_for_without_a_worker_or_a_try(
     refuse(operator, 403, 'pods "train" is forbidden: exceeded quota: gpus, requested: nvidia.com/mig-1g.5gb=1')
     with pytest.raises(AirflowRescheduleException):
         operator.get_or_create_pod(pod, context)
-    store["yolo_waits_for_quota_since"] = 1.0  # long ago
+    store["yolo_waits_for_quota"]["since"] = 1.0  # long ago
     with pytest.raises(Unschedulable, match="exceeded quota: gpus"):
         operator.get_or_create_pod(pod, context)
+    # The next try has a day of its own.
+    with pytest.raises(AirflowRescheduleException):
+        operator.get_or_create_pod(pod, make_context("train", try_number=2) | {"task_state_store": store})
     (row,) = [item.row for item in ProfileStoreHook().get_store().measurements("dag", "manual__1")]
     assert row.outcome == "unschedulable"
 

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 from kubernetes.client import models as k8s
 from kubernetes.client.exceptions import ApiException
+from tests_support import StateStore
 
 from yolo_airflow_provider.contract import (
     Environment,
@@ -456,13 +457,6 @@ def test_the_retry_policy_waits_less_where_a_retry_is_a_new_plan() -> None:
     assert decided(GpuOutOfMemory("m")) == decided(HostOutOfMemory("m")) == ("retry", 5)
     assert decided(Preempted("m")) == ("retry", 30)
     assert decided(RunFailed("m")) == ("default", None)
-
-
-class StateStore(dict[str, Any]):
-    """The task's state store, as far as it is used: a dictionary."""
-
-    def set(self, key: str, value: Any) -> None:
-        self[key] = value
 
 
 @pytest.mark.parametrize("event", ["success", "failed"])

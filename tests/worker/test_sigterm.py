@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests_support import CallbackTrainer
 
 from yolo_airflow_provider.contract import DatasetSummary, FailureClass
 from yolo_airflow_provider.worker import checkpoints, data, job, models
@@ -29,24 +29,9 @@ def terminate(*_: Any, **__: Any) -> Any:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Trainer:
-    """Calls back as Ultralytics' trainer and validator do."""
-
-    def __init__(self) -> None:
-        self._callbacks: dict[str, list[Callable[[Any], None]]] = defaultdict(list)
-
-    def add_callback(self, event: str, function: Callable[[Any], None]) -> None:
-        self._callbacks[event].append(function)
-
-    def run(self, *events: str) -> None:
-        for event in events:
-            for function in self._callbacks[event]:
-                function(self)
-
-
 @pytest.fixture
-def trainer() -> Trainer:
-    made = Trainer()
+def trainer() -> CallbackTrainer:
+    made = CallbackTrainer()
     Preemption().attach(made)
     return made
 
@@ -57,7 +42,7 @@ def test_it_is_of_the_class_preempted_and_no_exception() -> None:
 
 
 @pytest.mark.parametrize("so_far", [(), ("on_pretrain_routine_end",)])
-def test_before_the_first_batch_it_ends_the_run_at_once(so_far: tuple[str, ...], trainer: Trainer) -> None:
+def test_before_the_first_batch_it_ends_the_run_at_once(so_far: tuple[str, ...], trainer: CallbackTrainer) -> None:
     trainer.run(*so_far)
     with pytest.raises(Stopped, match=r"asked to stop \(SIGTERM\)"):
         terminate()
@@ -68,7 +53,7 @@ def test_before_the_first_batch_it_ends_the_run_at_once(so_far: tuple[str, ...],
     "then", ["on_train_batch_start", "on_train_batch_end", "on_val_batch_start", "on_val_batch_end"]
 )
 def test_from_the_first_batch_on_it_ends_the_run_at_the_next_edge_of_one(
-    first: str, then: str, trainer: Trainer
+    first: str, then: str, trainer: CallbackTrainer
 ) -> None:
     trainer.run("on_pretrain_routine_end", first)
     terminate()
@@ -77,7 +62,7 @@ def test_from_the_first_batch_on_it_ends_the_run_at_the_next_edge_of_one(
         trainer.run(then)
 
 
-def test_what_something_swallowed_is_raised_again(trainer: Trainer) -> None:
+def test_what_something_swallowed_is_raised_again(trainer: CallbackTrainer) -> None:
     with pytest.raises(Stopped):
         terminate()
     with pytest.raises(Stopped):
@@ -85,7 +70,7 @@ def test_what_something_swallowed_is_raised_again(trainer: Trainer) -> None:
 
 
 def test_the_next_point_of_a_probe_is_set_up_anew() -> None:
-    preemption, first, second, third = Preemption(), Trainer(), Trainer(), Trainer()
+    preemption, first, second, third = Preemption(), CallbackTrainer(), CallbackTrainer(), CallbackTrainer()
     preemption.attach(first)
     first.run("on_train_batch_start")
     preemption.attach(second)

@@ -6,6 +6,7 @@ one unread (cncf-kubernetes 10.25.0, `get_or_create_pod`); so this looks first.
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from yolo_airflow_provider.operators import pods
 from yolo_airflow_provider.operators.leftover import last_seen, state_of
 from yolo_airflow_provider.operators.pod_defaults import label_value
 from yolo_airflow_provider.operators.recording import RecordingPodOperator
+from yolo_airflow_provider.operators.tries import recorded
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 _NOT_FOUND = 404
 _REFUSED = (400, 403, 422)
-_QUOTA_KEY = "yolo_waits_for_quota_since"
-"""In the task's state store: seconds since the epoch."""
+_QUOTA_KEY = "yolo_waits_for_quota"
+"""In the task's state store: the try that waits, and since when, seconds since the epoch."""
 _QUOTA_CHECK_SECONDS = 60
 _PATIENCE_SECONDS = 30
 """Beyond a pod's own grace period."""
@@ -97,15 +99,12 @@ class AdoptingPodOperator(RecordingPodOperator):
         spec = self._remembered(context)
         if spec is None or spec.identity.try_number >= context["ti"].try_number:
             return
-        identity = spec.identity
-        recorded = self._store().measurements(identity.dag_id, identity.run_id)
-        ours = (identity.task_id, identity.map_index, identity.try_number)
-        if any((s.row.key.task_id, s.row.key.map_index, s.row.key.try_number) == ours for s in recorded):
+        tried = spec.identity.try_number
+        if any(row.key.try_number == tried for row in recorded(self._store(), spec.identity)):
             return
-        what = f"the pod of try {identity.try_number} is gone, and how it ended was not seen"
-        failure = Failure(failure_class=FailureClass.LOST, message=what, stage=spec.job.kind)
-        result = JobResult(kind=spec.job.kind, try_number=identity.try_number, failure=failure)
-        self._record(spec, result, None)
+        what = f"the pod of try {tried} is gone, and how it ended was not seen"
+        failure = Failure(failure_class=FailureClass.LOST, message=what)
+        self._record(spec, JobResult.unanswered(spec, failure), None)
         self.log.info("%s.", what)
 
     def get_or_create_pod(self, pod_request_obj: k8s.V1Pod, context: Context) -> k8s.V1Pod:
@@ -134,19 +133,18 @@ class AdoptingPodOperator(RecordingPodOperator):
 
     def _wait_for_quota(self, context: Context, pod: k8s.V1Pod, said: str) -> None:
         store = context.get("task_state_store")
+        waits: dict[str, Any] = {"try": context["ti"].try_number, "since": time.time()}
         stored = store.get(_QUOTA_KEY) if store is not None else None
-        since = float(stored) if isinstance(stored, int | float) and stored else time.time()
-        if store is not None and time.time() - since < self.schedule_timeout_seconds:
-            store.set(_QUOTA_KEY, since)
+        if isinstance(stored, dict) and stored.get("try") == waits["try"]:
+            waits = stored
+        if store is not None and time.time() - waits["since"] < self.schedule_timeout_seconds:
+            store.set(_QUOTA_KEY, waits)
             self.log.info("Waiting for the namespace's quota, looking again in %d s: %s", _QUOTA_CHECK_SECONDS, said)
             raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=_QUOTA_CHECK_SECONDS))
-        if store is not None:
-            store.set(_QUOTA_KEY, None)
         spec = pods.read_job(pod, container=self.base_container_name)
         if spec is not None:
-            failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=said, stage=spec.job.kind)
-            tried = spec.identity.try_number
-            self._take(spec, JobResult(kind=spec.job.kind, try_number=tried, failure=failure), context=context)
+            failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=said)
+            self._take(spec, JobResult.unanswered(spec, failure), context=context)
 
     @staticmethod
     def _get_ti_pod_labels(context: Context | None = None, include_try_number: bool = True) -> dict[str, str]:
@@ -161,10 +159,8 @@ class AdoptingPodOperator(RecordingPodOperator):
 
 def _message(error: ApiException) -> str:
     """The API's own words."""
-    from json import loads
-
     try:
-        body: dict[str, Any] = loads(error.body or "{}")
+        body: dict[str, Any] = json.loads(error.body or "{}")
         return str(body.get("message") or error.reason)
     except ValueError:
         return str(error.reason)

@@ -311,9 +311,8 @@ class YoloPodOperator(AdoptingPodOperator):
             self.log.warning("preflight=False, so the pod waits for a node that can take it: %s", why)
             return
         hint = "name something that is offered; preflight=False waits for nodes that are added on demand"
-        failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=why, hint=hint, stage=spec.job.kind)
-        tried = spec.identity.try_number
-        self._take(spec, JobResult(kind=spec.job.kind, try_number=tried, failure=failure), context=context)
+        failure = Failure(failure_class=FailureClass.UNSCHEDULABLE, message=why, hint=hint)
+        self._take(spec, JobResult.unanswered(spec, failure), context=context)
 
     # The plan.
 

@@ -21,6 +21,7 @@ from yolo_airflow_provider.contract import (
     JobSpec,
     failure_of_exit_code,
 )
+from yolo_airflow_provider.operators.pod_status import resumes
 
 GRACE_SECONDS = 4
 """Between SIGTERM and SIGKILL. Airflow's supervisor kills a task 5 s after it asked it to end."""
@@ -115,12 +116,8 @@ class LocalRun:
         )
 
     def _failed(self, failure_class: FailureClass, message: str) -> JobResult:
-        hint = "the next try resumes from the last whole epoch" if self._spec.job.kind == "train" else ""
-        return JobResult(
-            kind=self._spec.job.kind,
-            try_number=self._spec.identity.try_number,
-            failure=Failure(failure_class=failure_class, message=message, hint=hint, stage=self._spec.job.kind),
-        )
+        failure = Failure(failure_class=failure_class, message=message, hint=resumes(self._spec))
+        return JobResult.unanswered(self._spec, failure)
 
 
 def worker_environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -31,7 +31,10 @@ _NOT_ADMITTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TopologyA
 """Reasons of a pod that the node refused after the scheduler had bound it; a device that was given away in that moment
 is one (`UnexpectedAdmissionError`)."""
 
-RESUMES = "the next try resumes from the last whole epoch"
+
+def resumes(spec: JobSpec) -> str:
+    """What becomes of a run that broke off, for its hint; nothing to say of one that starts anew."""
+    return "the next try resumes from the last whole epoch" if spec.job.kind == "train" else ""
 
 
 def how_it_ended(pod: k8s.V1Pod, container: str) -> k8s.V1ContainerStateTerminated | None:
@@ -53,10 +56,11 @@ def failure_of(pod: k8s.V1Pod, spec: JobSpec, *, container: str, original: BaseE
     # The container before the pod: a pod's own reason is empty when its container was OOMKilled.
     if ended is not None and ended.reason == "OOMKilled":
         return _oom_killed(ended, pod, spec, container)
-    found = _taken_away(pod, spec, ended) or (_never_started(pod, container) if ended is None else None)
-    if found is None:
-        found = _without_answer(pod, spec, ended, original)
-    return found.model_copy(update={"stage": spec.job.kind})
+    return (
+        _taken_away(pod, spec, ended)
+        or (_never_started(pod, container) if ended is None else None)
+        or _without_answer(pod, spec, ended, original)
+    )
 
 
 def _without_answer(
@@ -86,7 +90,7 @@ def _without_answer(
         failure_class=found,
         message=f"pod {pod.metadata.name} {has} without an answer: "
         + ", ".join(f"{name} {value}" for name, value in told.items() if value is not None),
-        hint=RESUMES if spec.job.kind == "train" else "",
+        hint=resumes(spec),
     )
 
 
@@ -115,7 +119,7 @@ def _preempted(name: str, reason: str, said: str | None, spec: JobSpec) -> Failu
     return Failure(
         failure_class=FailureClass.PREEMPTED,
         message=f"pod {name} was taken away: {reason}: {said}",
-        hint=RESUMES if spec.job.kind == "train" else "",
+        hint=resumes(spec),
     )
 
 
@@ -125,17 +129,17 @@ def _oom_killed(ended: k8s.V1ContainerStateTerminated, pod: k8s.V1Pod, spec: Job
     budget = memory_limit_bytes(pod, container=container) if on_cpu else None
     limit = memory_limit(pod, container=container)
     batch = getattr(spec.job, "batch", None)
-    less = "the next try plans with this measured, and takes a smaller batch; or give more memory"
     if spec.job.kind not in ("train", "probe"):
-        less = more = "give the task more memory: container_resources, or memory_budget"
+        hint = "give the task more memory: container_resources, or memory_budget"
+    elif on_cpu:
+        hint = "the next try plans with this measured, and takes a smaller batch; or give more memory"
     else:
-        more = "this is the node's memory and not the GPU's: the next try asks for more of it, with the same batch"
+        hint = "this is the node's memory and not the GPU's: the next try asks for more of it, with the same batch"
     return Failure(
         failure_class=FailureClass.HOST_OOM,
         message=f"OOMKilled (exit code {ended.exit_code}), memory limit {limit or 'of the node'}"
         + (f", batch {batch}" if batch else ""),
-        hint=less if on_cpu else more,
-        stage=spec.job.kind,
+        hint=hint,
         needed_bytes=budget,
         budget_bytes=budget,
     )

@@ -54,7 +54,6 @@ def put_job(
         # With NVIDIA's runtime a container that asks for no GPU is shown all of them (k8s-device-plugin's README).
         default_env(base, "NVIDIA_VISIBLE_DEVICES", "void")
     else:
-        pod_defaults.tolerate_gpu_taint(pod)
         pod.spec.node_selector = {**node_selector, **(pod.spec.node_selector or {})} or None
         if accelerator.kind == "mig":
             # The allocator's expandable segments ask NVML for what a slice may not tell (pytorch#112377).

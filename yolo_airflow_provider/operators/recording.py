@@ -149,7 +149,7 @@ class RecordingPodOperator(KubernetesPodOperator):
             except ContractError as error:
                 self.log.warning("The pod's answer cannot be read: %s", error)
         failure = pod_status.failure_of(pod, spec, container=self.base_container_name, original=original)
-        return JobResult(kind=spec.job.kind, try_number=spec.identity.try_number, failure=failure)
+        return JobResult.unanswered(spec, failure)
 
     # What is made of an answer.
 
@@ -231,10 +231,9 @@ class RecordingPodOperator(KubernetesPodOperator):
         """The error for a pod that is gone, recorded as far as its job is remembered."""
         spec = self._remembered(context)
         if spec is not None:
-            failure = Failure(failure_class=FailureClass.LOST, message=what, hint=_FINDS_IT, stage=spec.job.kind)
-            tried = spec.identity.try_number
+            failure = Failure(failure_class=FailureClass.LOST, message=what, hint=_FINDS_IT)
             try:
-                self._take(spec, JobResult(kind=spec.job.kind, try_number=tried, failure=failure), context=context)
+                self._take(spec, JobResult.unanswered(spec, failure), context=context)
             except Exception as error:
                 return error
         return ResultLost(_lost_message(self.task_id, what))

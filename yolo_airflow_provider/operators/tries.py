@@ -54,15 +54,17 @@ def _is(row: MeasurementRow, accelerator: Accelerator) -> bool:
     return ran == (accelerator.kind, accelerator.product, accelerator.mig_profile)
 
 
+def recorded(store: ProfileStore, identity: Identity) -> list[MeasurementRow]:
+    """What all tries of a task instance recorded, oldest first."""
+    ours = (identity.task_id, identity.map_index)
+    rows = [stored.row for stored in store.measurements(identity.dag_id, identity.run_id)]
+    return [row for row in rows if (row.key.task_id, row.key.map_index) == ours]
+
+
 def earlier_tries(store: ProfileStore, identity: Identity) -> EarlierTries:
     """Read what tries before this one recorded."""
     if identity.try_number == 1:
         return EarlierTries()
-    rows = [
-        stored.row
-        for stored in store.measurements(identity.dag_id, identity.run_id)
-        if (stored.row.key.task_id, stored.row.key.map_index) == (identity.task_id, identity.map_index)
-        and stored.row.key.try_number < identity.try_number
-    ]
+    rows = [row for row in recorded(store, identity) if row.key.try_number < identity.try_number]
     full = {row.key.try_number for row in rows if row.outcome == FailureClass.SHM}
     return EarlierTries(last=rows[-1] if rows else None, shm_failures=len(full))

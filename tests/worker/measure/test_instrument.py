@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests_support import CallbackTrainer
 
 from yolo_airflow_provider.worker.measure import cgroup, host
 from yolo_airflow_provider.worker.measure.device import Cpu
@@ -17,24 +16,16 @@ from yolo_airflow_provider.worker.measure.run import Instrument
 MIB = 2**20
 
 
-class Trainer:
-    """Calls back as Ultralytics' trainer does."""
+class Trainer(CallbackTrainer):
+    """With what the instrument reads of a trainer."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batch_size = 4
         self.epoch = 0
         self.tloss: dict[str, float] = {"box": 1.0}
         self.metrics: dict[str, float] = {}
         self.train_loader = SimpleNamespace(dataset=range(8))
-        self._callbacks: dict[str, list[Callable[[Any], None]]] = defaultdict(list)
-
-    def add_callback(self, event: str, function: Callable[[Any], None]) -> None:
-        self._callbacks[event].append(function)
-
-    def run(self, *events: str) -> None:
-        for event in events:
-            for function in self._callbacks[event]:
-                function(self)
 
     def train_epoch(self, number: int) -> None:
         self.epoch = number
