@@ -39,7 +39,7 @@ DECISION = DecisionRow(
 @pytest.mark.slow
 def test_the_demo_learns_from_its_first_run(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    options = ["--imgsz", "64", "--epochs", "1", "--memory-budget", "1300Mi", "--format", "torchscript"]
+    options = ["--imgsz", "64", "--epochs", "1", "--memory-budget", "1700Mi", "--format", "torchscript"]
     ended = subprocess.run(
         [sys.executable, "-m", "yolo_airflow_provider.cli", "demo", "--home", str(home), *options],
         capture_output=True,

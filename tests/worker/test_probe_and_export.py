@@ -57,7 +57,7 @@ def test_a_probe_that_was_killed_has_not_lost_its_points(
 
 
 def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
-    budget = 1400 * 2**20
+    budget = 1550 * 2**20
     spec = make_job(
         "probe", budget_bytes=budget, model="yolov8n", data=str(shapes), imgsz=320, batches=[1, 16], steps=2
     )
@@ -71,7 +71,7 @@ def test_a_batch_over_the_budget_is_the_last_point(make_job: MakeJob, start_work
 
 
 def test_not_even_the_first_batch_fits(make_job: MakeJob, start_worker: StartWorker, shapes: Path) -> None:
-    spec = make_job("probe", budget_bytes=1000 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
+    spec = make_job("probe", budget_bytes=1400 * 2**20, model="yolov8n", data=str(shapes), imgsz=320, batches=[16])
     worker = start_worker(spec)
     assert worker.end() == 17, worker.log
     assert worker.answer["failure"]["failure_class"] == "host_oom"
