@@ -5,13 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-cluster lint bench clean
+.PHONY: demo test stress test-cluster lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/yolo-airflow demo $(if $(DATA),--data $(DATA)) $(if $(EPOCHS),--epochs $(EPOCHS)) $(if $(MODEL),--model $(MODEL)) $(if $(IMGSZ),--imgsz $(IMGSZ)) $(if $(MEMORY_BUDGET),--memory-budget $(MEMORY_BUDGET)) $(if $(RUNS),--runs $(RUNS))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Fifty processes on one profile store for a minute, and its server killed under them.
+stress: export YOLO_STRESS_SECONDS ?= 60
+stress: $(STAMP)
+	$(BIN)/python -m pytest -m stress tests --durations=5 $(ARGS)
 
 # On a real Kubernetes: KUBECONFIG is an administrator's, YOLO_TEST_DATA the folder with bccd/.
 test-cluster: export KUBECONFIG := $(KUBECONFIG)
@@ -33,7 +38,7 @@ $(STAMP): pyproject.toml docker/constraints.txt
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint docker/constraints.txt torch torchvision
-	$(BIN)/python -m pip install --quiet --constraint docker/constraints.txt --editable '.[worker,postgres,dev]'
+	$(BIN)/python -m pip install --quiet --constraint docker/constraints.txt --editable '.[worker,postgres,plot,dev]'
 	touch $@
 
 clean:

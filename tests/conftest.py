@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+pytest_plugins = ["store_fixtures"]
+
 _HOME = Path(tempfile.mkdtemp(prefix="yolo-airflow-tests-"))
 os.environ.update(
     {

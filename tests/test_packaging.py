@@ -81,6 +81,9 @@ def test_the_wheel_holds_what_the_package_needs_and_no_more(wheel: Path) -> None
         "alembic",
         "pydantic",
         "pandas",
+        "pyyaml",
+        "tabulate",
+        "tenacity",
     }
 
 
@@ -105,6 +108,12 @@ def test_the_installed_wheel_makes_a_store_anywhere(installed: Path, tmp_path: P
     assert "up to date" in ended
     program = "from yolo_airflow_provider.demo.run import dags_folder; print(dags_folder())"
     assert (Path(run_installed(installed, tmp_path, "-c", program).strip()) / "yolo_train.py").is_file()
+
+    cli = str(installed / "yolo-airflow")
+    assert "nothing differs" in run_installed(installed, tmp_path, cli, "db", "check", "--url", url)
+    assert run_installed(installed, tmp_path, cli, "profiles", "history", "--json", "--url", url).strip() == "[]"
+    run_installed(installed, tmp_path, cli, "db", "downgrade", "0002", "--yes", "--url", url)
+    run_installed(installed, tmp_path, cli, "db", "upgrade", "--url", url)
 
 
 def test_a_store_of_a_newer_version_is_refused_by_the_command(

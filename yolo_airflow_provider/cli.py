@@ -1,62 +1,57 @@
 """`yolo-airflow`: the command line of the provider.
 
-Nothing of Airflow is imported before a command has set up its environment.
+Nothing of Airflow, SQLAlchemy or pandas is imported before a command needs it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from yolo_airflow_provider import __version__
+from yolo_airflow_provider.commands import database, profiles
+from yolo_airflow_provider.commands.errors import CommandError
+from yolo_airflow_provider.profiles.errors import RowError, StoreError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command == "demo":
-        from yolo_airflow_provider.demo.run import DemoError, DemoOptions, demo
-
-        try:
-            return demo(
-                DemoOptions(
-                    home=Path(options.home).absolute(),
-                    data=Path(options.data).absolute() if options.data else None,
-                    model=options.model,
-                    imgsz=options.imgsz,
-                    epochs=options.epochs,
-                    memory_budget=options.memory_budget,
-                    export_format=options.format,
-                    runs=options.runs,
-                    batch=options.batch,
-                )
-            )
-        except DemoError as error:
-            print(f"yolo-airflow demo: {error}", file=sys.stderr)
-            return 1
-    return _db(options)
+    """Run a command; returns its exit code: 0, or 1 after saying on standard error what went wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except (CommandError, StoreError, RowError) as error:
+        print(f"{options.title}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read the output, `head` say, has seen enough. Python would complain again while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
-def _db(options: argparse.Namespace) -> int:
-    from yolo_airflow_provider.profiles.engine import open_store
-    from yolo_airflow_provider.profiles.errors import StoreError
+def _demo(options: argparse.Namespace) -> int:
+    from yolo_airflow_provider.demo.run import DemoError, DemoOptions, demo
 
     try:
-        if options.url:
-            url = options.url
-        else:
-            from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
-
-            url = ProfileStoreHook().get_url()
-        store = open_store(url)
-    except StoreError as error:
-        print(f"yolo-airflow db: {error}", file=sys.stderr)
-        return 1
-    print(f"{store} is up to date")
-    return 0
+        return demo(
+            DemoOptions(
+                home=Path(options.home).absolute(),
+                data=Path(options.data).absolute() if options.data else None,
+                model=options.model,
+                imgsz=options.imgsz,
+                epochs=options.epochs,
+                memory_budget=options.memory_budget,
+                export_format=options.format,
+                runs=options.runs,
+                batch=options.batch,
+            )
+        )
+    except DemoError as error:
+        raise CommandError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Check, probe, train and export YOLO through Airflow, twice: the second run's batch is chosen"
         " from what the first one measured. Uses SQLite and child processes, no cluster, no server, no network.",
     )
+    demo.set_defaults(run=_demo, title=demo.prog)
     demo.add_argument("--data", help="a data.yaml; by default a small set of labelled shapes is drawn")
     demo.add_argument("--model", default="yolov8n", help="architecture (default: %(default)s)")
     demo.add_argument("--imgsz", type=int, default=320, help="input size in pixels (default: %(default)s)")
@@ -82,11 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--format", default="onnx", help="export format (default: %(default)s)")
     demo.add_argument("--runs", type=int, default=2, help="how many times to run the DAG (default: %(default)s)")
     demo.add_argument("--home", default=".demo", help="AIRFLOW_HOME of the demo (default: %(default)s)")
-    database = commands.add_parser("db", help="create or upgrade a profile store")
-    database.add_argument("action", choices=["upgrade"])
-    database.add_argument(
-        "--url", help="SQLAlchemy URL, such as sqlite:////var/lib/profiles.db (default: the store that tasks use)"
-    )
+    database.add_parser(commands)
+    profiles.add_parser(commands)
     return parser
 
 

@@ -39,6 +39,57 @@ def get_provider_info() -> dict[str, Any]:
                 "connection-type": "yolo_profiles",
                 "hook-class-name": "yolo_airflow_provider.hooks.profile_store.ProfileStoreHook",
                 "hook-name": "YOLO profile store",
+                "conn-fields": {
+                    "sslmode": {
+                        "label": "SSL mode",
+                        "description": "Of libpq. With verify-full nobody can pose as the server.",
+                        "schema": {
+                            "type": ["string", "null"],
+                            "enum": ["disable", "allow", "prefer", "require", "verify-ca", "verify-full", None],
+                            "default": None,
+                        },
+                    },
+                    "sslrootcert": {
+                        "label": "SSL root certificate",
+                        "description": "File on the workers with the authority that signed the server's certificate,"
+                        " or system.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "sslcert": {
+                        "label": "SSL client certificate",
+                        "description": "File on the workers, where the server asks for one.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "sslkey": {
+                        "label": "SSL client key",
+                        "description": "File on the workers with the key of the client certificate.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "target_session_attrs": {
+                        "label": "Which of several hosts",
+                        "description": "Of libpq. With read-write, the primary is found among hosts given as a,b.",
+                        "schema": {
+                            "type": ["string", "null"],
+                            "enum": ["any", "read-write", "primary", None],
+                            "default": None,
+                        },
+                    },
+                    "connect_timeout": {
+                        "label": "Connect timeout (s)",
+                        "description": "After which an attempt to connect is given up. Empty: 10.",
+                        "schema": {"type": ["integer", "null"], "minimum": 1, "maximum": 3600},
+                    },
+                    "statement_timeout": {
+                        "label": "Statement timeout (s)",
+                        "description": "After which the server ends a statement; 0: the server's own. Empty: 30.",
+                        "schema": {"type": ["number", "null"], "minimum": 0, "maximum": 86400},
+                    },
+                    "retry_seconds": {
+                        "label": "Retry for (s)",
+                        "description": "How long a task tries again while the database is down; 0: not. Empty: 120.",
+                        "schema": {"type": ["number", "null"], "minimum": 0, "maximum": 86400},
+                    },
+                },
                 "ui-field-behaviour": {
                     "hidden-fields": ["extra"],
                     "relabeling": {"schema": "Database"},
@@ -83,6 +134,14 @@ def get_provider_info() -> dict[str, Any]:
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "yolo-data",
+                        "default": None,
+                    },
+                    "spool": {
+                        "description": "Folder for measurements that the profile store could not take; a later task"
+                        " loads them. Empty: .profile-spool in the workspace, else yolo_profile_spool in AIRFLOW_HOME.",
+                        "version_added": "0.3.0",
+                        "type": "string",
+                        "example": "/var/lib/airflow/yolo_spool",
                         "default": None,
                     },
                     "profile_store": {

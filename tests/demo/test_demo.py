@@ -14,6 +14,7 @@ from yolo_airflow_provider.cli import main
 from yolo_airflow_provider.demo.report import outcome, what_changed
 from yolo_airflow_provider.demo.shapes import draw_shapes
 from yolo_airflow_provider.profiles.engine import open_store
+from yolo_airflow_provider.profiles.migrate import scripts_folder
 from yolo_airflow_provider.profiles.records import DecisionRow, MeasurementRow, RunKey
 
 KEY = RunKey(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
@@ -65,6 +66,17 @@ def test_the_demo_learns_from_its_first_run(tmp_path: Path) -> None:
     assert measured.peak_rss_bytes is not None
     assert measured.peak_device_bytes is not None
     assert measured.peak_rss_bytes >= measured.peak_device_bytes
+
+    with store.engine.connect() as connection:
+        answers = {
+            query.stem: len(connection.exec_driver_sql(query.read_text().rstrip().rstrip(";")).all())
+            for query in (scripts_folder() / "queries").glob("*.sql")
+        }
+    # A training's card and the probe's points are one profile; nothing failed, and nothing has to be waited for.
+    assert answers["resource_cards"] == answers["model_spectrum"] == answers["epochs_of_the_last_training"] == 1
+    assert answers["usage_by_dag"] == 2  # on the CPU, and without an accelerator at all
+    assert answers["prediction_error"] >= 1
+    assert answers["runs_that_failed"] == answers["out_of_memory"] == 0
 
     assert "epoch 1/1" in ended.stdout + ended.stderr  # progress is seen while it runs
     for said in ("Resource card", f"run 1: {first.sentence}", f"run 2: {second.sentence}", "changed: ", "mAP50"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from yolo_airflow_provider.get_provider_info import get_provider_info
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.profiles.errors import StoreError, StoreOutdatedError
 
@@ -87,8 +88,11 @@ def test_a_postgres_connection_becomes_a_url_by_its_parts(connect, conn_type: st
         "sslmode": "require",
         "connect_timeout": 3,
         "statement_timeout": 1.5,
+        "retry_seconds": "30",
         "host": "evil",
+        "cursor": "dictcursor",
         "sslcert": None,
+        "sslkey": "",
     }
     connect(POSTGRES | {"conn_type": conn_type, "extra": json.dumps(extra)}, "mine")
     url = ProfileStoreHook("mine").get_url()
@@ -101,10 +105,10 @@ def test_a_postgres_connection_becomes_a_url_by_its_parts(connect, conn_type: st
         "profiles",
     )
     assert dict(url.query) == {
-        "application_name": "yolo-airflow-provider",
         "connect_timeout": "3",
-        "options": "-c statement_timeout=1500",
+        "retry_seconds": "30",
         "sslmode": "require",
+        "statement_timeout": "1.5",
     }
     assert "hunter2" not in repr(url)
 
@@ -122,7 +126,12 @@ def test_a_postgres_connection_may_be_a_uri(connect):
         ({"schema": None}, r"the field database \(schema\) is empty"),
         ({"conn_type": "mysql"}, "is of type 'mysql'"),
         ({"extra": "[1]"}, "extra is no JSON object"),
-        ({"extra": '{"statement_timeout": "soon"}'}, "statement_timeout is 'soon'"),
+        ({"extra": '{"statement_timeout": "soon"}'}, "statement_timeout is 'soon'; give a number of seconds"),
+        ({"extra": '{"statement_timeout": -1}'}, "statement_timeout is -1; give a number of seconds"),
+        ({"extra": '{"retry_seconds": NaN}'}, "retry_seconds is nan; give a number of seconds"),
+        ({"extra": '{"connect_timeout": 2.5}'}, "connect_timeout is 2.5; give a whole number of seconds from 1 to"),
+        ({"extra": '{"max_overflow": "many"}'}, "max_overflow is 'many'; give a whole number of connections"),
+        ({"extra": '{"sslmode": "on"}'}, "sslmode is 'on'; give disable, allow, prefer, require, verify-ca or"),
     ],
 )
 def test_an_incomplete_connection_is_named(connect, changes: dict[str, Any], said: str):
@@ -150,7 +159,7 @@ def test_postgres_is_never_upgraded_from_a_task(connect, monkeypatch: pytest.Mon
 
     asked = []
 
-    def refuse(url: object, *, upgrade: bool) -> None:
+    def refuse(url: object, *, upgrade: bool, patience_seconds: float | None) -> None:
         asked.append(upgrade)
         raise StoreOutdatedError("run `yolo-airflow db upgrade`")
 
@@ -161,16 +170,48 @@ def test_postgres_is_never_upgraded_from_a_task(connect, monkeypatch: pytest.Mon
     assert asked == [False]
 
 
-def test_testing_the_connection(connect, home: Path):
+def test_the_patience_is_given_on(connect, monkeypatch: pytest.MonkeyPatch):
+    from yolo_airflow_provider.profiles import engine
+
+    asked = []
+    monkeypatch.setattr(engine, "open_store", lambda url, **options: asked.append(options["patience_seconds"]))
+    connect(POSTGRES)
+    ProfileStoreHook().get_store()
+    ProfileStoreHook().get_store(patience_seconds=0)
+    assert asked == [None, 0]
+
+
+def test_testing_the_connection_of_a_file(home: Path):
     ok, said = ProfileStoreHook().test_connection()
     assert ok
-    assert str(home / "yolo_profiles.db") in said
-    pytest.importorskip("psycopg")
-    connect(POSTGRES | {"host": "127.0.0.1", "port": 1, "extra": '{"connect_timeout": 2}'}, "unreachable")
-    ok, said = ProfileStoreHook("unreachable").test_connection()
-    assert not ok
-    assert "127.0.0.1" in said
-    assert "hunter2" not in said
+    assert said.startswith(f"profile store {home / 'yolo_profiles.db'}: SQLite 3.")
+    assert said.endswith("this user may read and write")
+
+
+def _form() -> dict[str, dict[str, Any]]:
+    (declared,) = get_provider_info()["connection-types"]
+    return {name: field["schema"] for name, field in declared["conn-fields"].items()}
+
+
+@pytest.mark.parametrize(("name", "schema"), _form().items())
+def test_what_the_form_offers_is_taken(connect, name: str, schema: dict[str, Any]):
+    free_text = ["/etc/ssl/a.pem"] if schema["type"][0] == "string" else []
+    offered = schema.get("enum", free_text) + [schema[limit] for limit in ("minimum", "maximum") if limit in schema]
+    for value in offered:
+        connect(POSTGRES | {"extra": json.dumps({name: value})})
+        assert ProfileStoreHook().get_url().query.get(name) == (None if value is None else str(value))
+
+
+def test_airflow_shows_the_form():
+    from airflow.providers_manager import ProvidersManager
+
+    fields = {
+        name.removeprefix("extra__yolo_profiles__"): widget
+        for name, widget in ProvidersManager().connection_form_widgets.items()
+        if name.startswith("extra__yolo_profiles__")
+    }
+    assert fields["sslmode"].field["schema"]["enum"][-2:] == ["verify-full", None]
+    assert fields["retry_seconds"].field["schema"]["title"] == "Retry for (s)"
 
 
 def test_importing_the_hook_loads_nothing_heavy(tmp_path: Path):

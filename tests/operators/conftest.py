@@ -20,8 +20,9 @@ from yolo_airflow_provider.operators.discovery import placement_of
 
 @pytest.fixture(autouse=True)
 def fresh_store(airflow_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Each test has a profile store and a workspace of its own."""
+    """Each test has a profile store, a spool and a workspace of its own."""
     monkeypatch.setenv("AIRFLOW__YOLO__PROFILE_STORE", f"sqlite:///{tmp_path / 'profiles.db'}")
+    monkeypatch.setenv("AIRFLOW__YOLO__SPOOL", str(tmp_path / "spool"))
     monkeypatch.setenv("AIRFLOW__YOLO__WORKSPACE", str(tmp_path / "workspace"))
     monkeypatch.setenv("AIRFLOW__YOLO__IMAGE", "worker:1")
     yield

@@ -339,12 +339,14 @@ def test_an_image_that_is_not_pulled_is_named(ended: Ended) -> None:
         ended.never_start(k8s.V1PodStatus(phase="Pending", container_statuses=[status]))
 
 
-def test_a_store_that_fails_leaves_no_pod_behind(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_and_a_spool_that_fail_leave_no_pod_behind(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     from yolo_airflow_provider.profiles.errors import StoreError
+    from yolo_airflow_provider.profiles.spool import Spool, SpoolError
     from yolo_airflow_provider.profiles.store import ProfileStore
 
     monkeypatch.setattr(ProfileStore, "record", MagicMock(side_effect=StoreError("the disk is gone")))
-    with pytest.raises(StoreError, match="the disk is gone"):
+    monkeypatch.setattr(Spool, "put", MagicMock(side_effect=SpoolError("the other is full")))
+    with pytest.raises(SpoolError, match="the disk is gone; and the other is full"):
         ended.end(message=result().to_message())
     ended.operator.process_pod_deletion.assert_called_once()  # type: ignore[attr-defined]
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from profile_rows import MODEL, decision, epoch, measurement, run_key
@@ -27,18 +26,17 @@ def write(url: str, number: int, barrier: Any, errors: Any) -> None:
         raise
 
 
-def test_processes_that_start_together_share_a_fresh_store(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'home' / 'profiles.db'}"
+def test_processes_that_start_together_share_a_fresh_store(store_url: str):
     spawn = multiprocessing.get_context("spawn")
     barrier, errors = spawn.Barrier(PROCESSES), spawn.Queue()
-    processes = [spawn.Process(target=write, args=(url, n, barrier, errors)) for n in range(PROCESSES)]
+    processes = [spawn.Process(target=write, args=(store_url, n, barrier, errors)) for n in range(PROCESSES)]
     for process in processes:
         process.start()
     assert [errors.get(timeout=120) for _ in processes] == [None] * PROCESSES
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
-    store = open_store(url)
+    store = open_store(store_url)
     keys = {stored.row.key for stored in store.measurements("yolo", "manual__1")}
     assert len(keys) == PROCESSES * ROWS
     assert len(store.decisions("yolo", "manual__1")) == PROCESSES * ROWS
@@ -46,12 +44,10 @@ def test_processes_that_start_together_share_a_fresh_store(tmp_path: Path):
     assert len(store.frame("model")) == 1
 
 
-def test_threads_that_start_together_share_a_fresh_store(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'profiles.db'}"
-
+def test_threads_that_start_together_share_a_fresh_store(store_url: str):
     def one(number: int) -> None:
-        open_store(url).record([measurement(key=run_key(map_index=number))])
+        open_store(store_url).record([measurement(key=run_key(map_index=number))])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(24)))
-    assert len(open_store(url).measurements("yolo", "manual__1")) == 24
+    assert len(open_store(store_url).measurements("yolo", "manual__1")) == 24

@@ -14,30 +14,38 @@ if TYPE_CHECKING:
 
     from yolo_airflow_provider.profiles.store import ProfileStore
 
-# What of the connection's extra goes into the URL, each a parameter of libpq. Anything else stays out.
-_LIBPQ_PARAMETERS = (
+# What of the connection's extra goes into the URL: settings of ours and parameters of libpq. Anything else stays out.
+_FROM_EXTRA = (
     "application_name",
     "connect_timeout",
+    "idle_in_transaction_session_timeout",
+    "keepalives_count",
     "keepalives_idle",
+    "keepalives_interval",
+    "lock_timeout",
+    "max_overflow",
+    "options",
+    "retry_seconds",
     "sslcert",
     "sslcrl",
     "sslkey",
     "sslmode",
     "sslrootcert",
+    "statement_timeout",
     "target_session_attrs",
+    "tcp_user_timeout",
 )
-_DEFAULT_PARAMETERS = {"application_name": "yolo-airflow-provider", "connect_timeout": "10"}
 
 
 class ProfileStoreHook(BaseHook):
     """Opens the profile store that an Airflow connection names.
 
-    A connection of type `yolo_profiles` or `postgres` is a PostgreSQL database; of its extra, `sslmode` and
-    the other SSL parameters, `connect_timeout`, `application_name`, `keepalives_idle`,
-    `target_session_attrs` and `statement_timeout` (seconds) are used. A connection of type `sqlite` is a
-    file, by its absolute path as the host. When the default connection is not defined, the store is the one
-    that `[yolo] profile_store` in Airflow's configuration names by URL, else the file `yolo_profiles.db` in
-    AIRFLOW_HOME.
+    A connection of type `yolo_profiles` or `postgres` is a PostgreSQL database, reached by psycopg 3. Its extra
+    may hold libpq's SSL parameters, `connect_timeout` and the like, and the settings that
+    `profiles.settings.ServerSettings` describes: `statement_timeout`, `retry_seconds`, ... (seconds). A connection
+    of type `sqlite` is a file, by its absolute path as the host. When the default connection is not defined, the
+    store is the one that `[yolo] profile_store` in Airflow's configuration names by URL, else the file
+    `yolo_profiles.db` in AIRFLOW_HOME.
 
     A SQLite store is made and upgraded on its first use; a PostgreSQL store by `yolo-airflow db upgrade`,
     as the tasks' user of it may not be allowed to.
@@ -56,10 +64,17 @@ class ProfileStoreHook(BaseHook):
         self.profile_store_conn_id = profile_store_conn_id
         self._store: ProfileStore | None = None
 
-    def get_store(self) -> ProfileStore:
+    def get_store(self, patience_seconds: float | None = None) -> ProfileStore:
         """The store, opened on the first call.
 
+        Args:
+            patience_seconds: how long opening it, and each read and write later, is tried again during an outage of
+                the database; 0 means one attempt, None what the connection says (`retry_seconds`), else 120. Of the
+                first call, which opens it.
+
         Raises:
+            StoreUnavailable: the database could not be reached for that long.
+            StoreDenied: it does not let the connection's login in.
             StoreError: the connection is incomplete, or the store cannot be opened.
             StoreVersionError: a newer version of this package wrote the store.
             StoreOutdatedError: the store is on PostgreSQL and was not upgraded.
@@ -69,7 +84,7 @@ class ProfileStoreHook(BaseHook):
             from yolo_airflow_provider.profiles.engine import open_store
 
             url = self.get_url()
-            self._store = open_store(url, upgrade=_is_sqlite(url))
+            self._store = open_store(url, upgrade=_is_sqlite(url), patience_seconds=patience_seconds)
         return self._store
 
     def get_conn(self) -> ProfileStore:
@@ -96,18 +111,19 @@ class ProfileStoreHook(BaseHook):
         return _connection_url(connection)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the store can be opened, and a sentence for the connection form."""
+        """Whether the store can be opened, and a sentence for the connection form; one attempt."""
         from airflow.sdk.exceptions import AirflowException
-        from sqlalchemy.exc import SQLAlchemyError
 
-        from yolo_airflow_provider.profiles import migrate
+        from yolo_airflow_provider.profiles.access import access_of
+        from yolo_airflow_provider.profiles.engine import open_store
         from yolo_airflow_provider.profiles.errors import StoreError
 
         try:
-            store = self.get_store()
-        except (AirflowException, SQLAlchemyError, StoreError) as error:
+            url = self.get_url()
+            store = open_store(url, upgrade=_is_sqlite(url), patience_seconds=0)
+            return True, f"profile store {url.database}: {access_of(store)}"
+        except (AirflowException, StoreError) as error:
             return False, str(error)
-        return True, f"profile store {migrate.describe(store.engine)}, revision {migrate.HEAD_REVISION}"
 
 
 def _is_sqlite(url: sa.URL) -> bool:
@@ -170,19 +186,12 @@ def _connection_url(connection: Connection) -> sa.URL:
 
 def _query(connection: Connection) -> dict[str, str]:
     from yolo_airflow_provider.profiles.errors import StoreError
+    from yolo_airflow_provider.profiles.settings import ServerSettings
 
+    source = f"connection {connection.conn_id!r}"
     extra = connection.extra_dejson
     if not isinstance(extra, dict):
-        raise StoreError(f"connection {connection.conn_id!r}: extra is no JSON object; write one, or leave it empty")
-    query = dict(_DEFAULT_PARAMETERS)
-    query.update({key: str(extra[key]) for key in _LIBPQ_PARAMETERS if extra.get(key) not in (None, "")})
-    seconds = extra.get("statement_timeout")
-    if seconds not in (None, ""):
-        try:
-            milliseconds = round(float(seconds) * 1000)
-        except (TypeError, ValueError, OverflowError):
-            raise StoreError(
-                f"connection {connection.conn_id!r}: statement_timeout is {seconds!r}; give a number of seconds"
-            ) from None
-        query["options"] = f"-c statement_timeout={milliseconds}"
-    return query
+        raise StoreError(f"{source}: extra is no JSON object; write one, or leave it empty")
+    given = {name: extra[name] for name in _FROM_EXTRA if extra.get(name) not in (None, "")}
+    ServerSettings.read(given, source=source)
+    return {name: str(value) for name, value in given.items()}

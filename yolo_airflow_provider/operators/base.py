@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,7 +83,8 @@ class YoloPodOperator(AdoptingPodOperator):
     :param execution: `kubernetes` or `local` (a child process of the task); default `[yolo] execution`. (templated)
     :param memory_budget: memory that the run may use, such as `4Gi`: on `cpu` the container's limit (a local run is
         ended when it outgrows it), on a GPU what the planner counts on. Default: what the device has. (templated)
-    :param profile_store_conn_id: connection of the profile store; SQLite in AIRFLOW_HOME where it does not exist.
+    :param profile_store_conn_id: connection of the profile store; SQLite in AIRFLOW_HOME where it does not exist. What
+        it does not take when a run has ended waits in the folder `[yolo] spool`, and a later task loads it.
     :param workspace_claim: PersistentVolumeClaim to mount at `workspace` in pods; default `[yolo] workspace_claim`.
         (templated)
     :param data_claim: PersistentVolumeClaim to mount read-only at `data_path`; default `[yolo] data_claim`.
@@ -324,19 +324,25 @@ class YoloPodOperator(AdoptingPodOperator):
         *,
         enforce_budget: bool = False,
     ) -> tuple[JobSpec, Candidate, Fit]:
-        """Decide what this try runs; the decision is in the store and in the log before anything starts."""
+        """Decide what this try runs; the decision is on record and in the log before anything starts.
+
+        Raises:
+            StoreUnavailable: what is known cannot be read; nothing is spent yet.
+        """
         store = self._store()  # a store that cannot take the result is refused before anything is spent
         identity = identity_of(context)
-        self._earlier = earlier_tries(store, identity)
         try:
+            self._earlier = earlier_tries(store, identity)
             candidate, fit = self._first_that_fits(candidates, refused)
             spec = self._spec(identity, candidate.accelerator, fit.proposal.job, enforce_budget=enforce_budget)
+            if fit.proposal.choice is not None:
+                question, choice = fit.proposal.choice
+                self.log.info("Plan: %s", choice.sentence)
+                self._recorder.decide(decision_row(question, choice, spec, amp=fit.proposal.amp))
         except ValidationError as error:
             raise BadInput(f"{self.task_id}: {describe(error)}") from None
-        if fit.proposal.choice is not None:
-            question, choice = fit.proposal.choice
-            self.log.info("Plan: %s", choice.sentence)
-            store.decide(decision_row(question, choice, spec, amp=fit.proposal.amp))
+        finally:
+            self._recorder.release()
         if (need := fit.proposal.need).memory_bytes is not None:
             self.log.info("Memory of the pod: %.2f GiB; %s", need.memory_bytes / 2**30, need.why)
         return spec, candidate, fit
@@ -371,6 +377,3 @@ class YoloPodOperator(AdoptingPodOperator):
             run_folder=run_folder(workspace, identity),
             result_path=pods.TERMINATION_MESSAGE_PATH,
         )
-
-    def _workspace(self) -> str:
-        return os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))

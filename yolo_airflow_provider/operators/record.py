@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,21 @@ def measurement_rows(
         # A part of its own: were it `train`, it would stand in the way of the training's row, should a later try
         # find the finished result in the run's folder and report it under this try.
         rows.append(MeasurementRow(part="end", outcome=outcome, **(common | _unmeasured(spec, result))))
-    return rows
+    return [_storable(row) for row in rows]
+
+
+def _storable(row: MeasurementRow) -> MeasurementRow:
+    """The row as far as the store takes it: a run is not lost for a byte in its log or a metric that is no number."""
+    from yolo_airflow_provider.profiles.rows import readable
+
+    changes: dict[str, Any] = {}
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if isinstance(value, str):
+            changes[field.name] = readable(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            changes[field.name] = None
+    return replace(row, **changes)
 
 
 def model_rows(spec: JobSpec, result: JobResult) -> list[ModelRow]:
@@ -103,12 +118,12 @@ def _epoch(key: RunKey, record: EpochRecord) -> EpochRow:
 
 
 def _row(measurement: Measurement, common: dict[str, Any]) -> MeasurementRow:
-    fields = measurement.model_dump(exclude={"failure_class", "try_number"})
+    measured = measurement.model_dump(exclude={"failure_class", "try_number"})
     if measurement.try_number is not None:
         # Measured by an earlier try, whose row may be there already; under this one it would be a second measurement.
-        fields["key"] = replace(common["key"], try_number=measurement.try_number)
+        measured["key"] = replace(common["key"], try_number=measurement.try_number)
     failure = measurement.failure_class
-    return MeasurementRow(outcome=failure.value if failure else "succeeded", **(common | fields))
+    return MeasurementRow(outcome=failure.value if failure else "succeeded", **(common | measured))
 
 
 def _unmeasured(spec: JobSpec, result: JobResult) -> dict[str, Any]:

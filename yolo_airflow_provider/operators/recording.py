@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import abstractmethod
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
 from airflow.providers.cncf.kubernetes.utils.pod_manager import OnFinishAction
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 from kubernetes.client import models as k8s
 from kubernetes.client.exceptions import ApiException
@@ -28,6 +31,7 @@ from yolo_airflow_provider.operators import pod_status, pods, report
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from yolo_airflow_provider.profiles.recorder import Recorder
     from yolo_airflow_provider.profiles.store import ProfileStore
 
 _NOT_FOUND = 404
@@ -39,6 +43,7 @@ class RecordingPodOperator(KubernetesPodOperator):
     """Reads the result of a run from its pod, records it, and returns it or raises what went wrong."""
 
     profile_store_conn_id: str
+    workspace: str | None
     _pushes_xcom: bool
     _answer: dict[str, Any] | None = None
 
@@ -92,7 +97,7 @@ class RecordingPodOperator(KubernetesPodOperator):
 
         Raises:
             YoloError: the run failed; its cause is the exception that KubernetesPodOperator raised.
-            StoreError: it could not be recorded; the pod is dealt with all the same.
+            SpoolError: neither the store nor the spool took what was measured; the pod is dealt with all the same.
         """
         original = sys.exception()
         failed: Exception | None = None
@@ -100,7 +105,7 @@ class RecordingPodOperator(KubernetesPodOperator):
             try:
                 remote_pod = self._reread(remote_pod)
                 self._take_pod(remote_pod, original, context)
-            except Exception as error:  # also a store that cannot be reached: the pod must be dealt with first
+            except Exception as error:  # also what could not be recorded: the pod must be dealt with first
                 failed = error
         try:
             super().cleanup(pod=pod, remote_pod=remote_pod, xcom_result=xcom_result, context=context)
@@ -159,28 +164,39 @@ class RecordingPodOperator(KubernetesPodOperator):
         """Record a result; keep what the task returns, or say and raise what went wrong."""
         for note in result.notes:
             self.log.info("%s", note)
-        self._record(spec, result, pod)
-        if result.failure is not None:
-            identity = spec.identity
-            ran_as = f"{identity.dag_id}.{identity.task_id}, try {identity.try_number}"
-            self._answer = None
-            error = error_of(result.failure, where=ran_as)
-            self.log.error("%s", self._report(spec, result, pod, context))
-            raise error
+        try:
+            is_stored = self._record(spec, result, pod)
+            if result.failure is not None:
+                identity = spec.identity
+                ran_as = f"{identity.dag_id}.{identity.task_id}, try {identity.try_number}"
+                self._answer = None
+                error = error_of(result.failure, where=ran_as)
+                self.log.error("%s", self._report(spec, result, pod, context, is_stored=is_stored))
+                raise error
+        finally:
+            self._recorder.release()
         self.log.info("%s", report.success(spec, result, pod, container=self.base_container_name))
         self._answer = self._returned(spec, result)
 
-    def _record(self, spec: JobSpec, result: JobResult, pod: k8s.V1Pod | None) -> None:
+    def _record(self, spec: JobSpec, result: JobResult, pod: k8s.V1Pod | None) -> bool:
+        """Write what was measured; whether it is in the store, or waits in the spool for it.
+
+        Raises:
+            SpoolError: neither took it.
+        """
         from yolo_airflow_provider.operators.record import epoch_rows, measurement_rows, model_rows
 
         limit = pods.memory_limit_bytes(pod, container=self.base_container_name) if pod is not None else None
-        self._store().record(
+        spooled = self._recorder.record(
             measurement_rows(spec, result, self._dataset(), container_limit_bytes=limit),
             epochs=epoch_rows(spec),
             models=model_rows(spec, result),
         )
+        return spooled is None
 
-    def _report(self, spec: JobSpec, result: JobResult, pod: k8s.V1Pod | None, context: Context | None) -> str:
+    def _report(
+        self, spec: JobSpec, result: JobResult, pod: k8s.V1Pod | None, context: Context | None, *, is_stored: bool
+    ) -> str:
         tried, tries = spec.identity.try_number, None
         if context is not None:
             ti = context["ti"]
@@ -191,7 +207,9 @@ class RecordingPodOperator(KubernetesPodOperator):
             coming = f"none: this was try {tried} of {tries}"
         else:
             count = f"{tried + 1} of {tries}" if tries else str(tried + 1)
-            coming = f"({count}, if the task's retry policy agrees) {self._foreseen(spec, tried + 1)}"
+            # Without the store it would be a guess, and another wait for the database.
+            foreseen = self._foreseen(spec, tried + 1) if is_stored else "plans again when the profile store takes this"
+            coming = f"({count}, if the task's retry policy agrees) {foreseen}"
         return report.failure(spec, result, pod, container=self.base_container_name, coming=coming)
 
     def _foreseen(self, spec: JobSpec, try_number: int) -> str:
@@ -247,21 +265,47 @@ class RecordingPodOperator(KubernetesPodOperator):
             return None
 
     def _store(self) -> ProfileStore:
-        """The profile store.
+        """The profile store, for planning.
 
         Raises:
             BadInput: it is of another version of this package; no retry changes that.
+            StoreUnavailable: it cannot be reached; nothing is spent yet, and another try finds it again.
+            StoreError: it cannot be opened.
         """
         from yolo_airflow_provider.profiles.errors import StoreOutdatedError, StoreVersionError
 
         try:
-            return self._profile_hook.get_store()
+            return self._recorder.store()
         except (StoreVersionError, StoreOutdatedError) as error:
             raise BadInput(str(error)) from error
 
     @cached_property
+    def _recorder(self) -> Recorder:
+        from yolo_airflow_provider.profiles.recorder import Recorder
+        from yolo_airflow_provider.profiles.spool import Spool
+
+        spool = Spool(spool_folders(self._workspace()), self.log, store=self.profile_store_conn_id)
+        return Recorder(self._profile_hook.get_store, spool, self.log)
+
+    @cached_property
     def _profile_hook(self) -> ProfileStoreHook:
         return ProfileStoreHook(self.profile_store_conn_id)
+
+    def _workspace(self) -> str:
+        return os.path.abspath(self.workspace or conf.get("yolo", "workspace", fallback="/workspace"))
+
+
+def spool_folders(workspace: str) -> list[Path]:
+    """Where rows wait that the store did not take, the best place first.
+
+    `[yolo] spool` if it is set, else beside the runs on the shared volume, where the next task finds them on whichever
+    machine it runs. Where that cannot be written from here, AIRFLOW_HOME, which is lost with the machine if the machine
+    is a pod.
+    """
+    configured = conf.get("yolo", "spool", fallback=None)
+    home = Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")).expanduser().absolute()
+    first = Path(configured).expanduser().absolute() if configured else Path(workspace) / ".profile-spool"
+    return [first, home / "yolo_profile_spool"]
 
 
 _FINDS_IT = "the next try finds a finished run in its folder and reports it again"

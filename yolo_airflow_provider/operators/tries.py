@@ -56,9 +56,8 @@ def _is(row: MeasurementRow, accelerator: Accelerator) -> bool:
 
 def recorded(store: ProfileStore, identity: Identity) -> list[MeasurementRow]:
     """What all tries of a task instance recorded, oldest first."""
-    ours = (identity.task_id, identity.map_index)
-    rows = [stored.row for stored in store.measurements(identity.dag_id, identity.run_id)]
-    return [row for row in rows if (row.key.task_id, row.key.map_index) == ours]
+    ours = store.tries(identity.dag_id, identity.run_id, identity.task_id, identity.map_index)
+    return [stored.row for stored in ours]
 
 
 def earlier_tries(store: ProfileStore, identity: Identity) -> EarlierTries:

@@ -7,6 +7,17 @@ class StoreError(RuntimeError):
     """The store cannot be opened or used; the message names it (never a password) and says what to do."""
 
 
+class StoreUnavailable(StoreError):
+    """The database could not be reached, or could not serve, for as long as it was tried: an outage.
+
+    The only one of these errors that waiting may cure.
+    """
+
+
+class StoreDenied(StoreError):
+    """The database does not let this role in, or not do this: a password, a right, a read-only role."""
+
+
 class StoreVersionError(StoreError):
     """The store was written by a newer version of this package; it is left as it is."""
 

@@ -108,6 +108,8 @@ class MeasurementRow:
     bound_by: str | None = None
     map50: float | None = None
     map50_95: float | None = None
+    origin: str | None = None
+    """None: measured here; else whom it was imported from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """From the rows of `records` to the columns of `tables` and back, with everything odd caught on the way in.
 
-What a database would take silently and give back wrong (a numpy integer on SQLite), refuse with a bare
+What a database would take silently and give back wrong (a numpy integer or NaN on SQLite), refuse with a bare
 driver error (a NUL in a text on PostgreSQL) or keep only on one of the two (an integer over 64 bits) is
-settled here, once.
+settled here, once: a value is kept as it is, or refused by the name of a constraint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -97,7 +97,8 @@ def _nested(columns: sa.RowMapping, kind: type[MeasurementRow] | type[DecisionRo
 
 def _name(key: RunKey) -> str:
     mapped = f"[{key.map_index}]" if key.map_index >= 0 else ""
-    return f"{key.dag_id}.{key.task_id}{mapped} run {key.run_id} try {key.try_number}"
+    dag_id, task_id, run_id = (_cut(str(text), 250) for text in (key.dag_id, key.task_id, key.run_id))
+    return f"{dag_id}.{task_id}{mapped} run {run_id} try {key.try_number}"
 
 
 def _checked(table: sa.Table, values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -107,16 +108,34 @@ def _checked(table: sa.Table, values: dict[str, Any], where: str) -> dict[str, A
         try:
             clean = _clean(column, value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise RowError(f"{where}: {name} is {_short(value)}: {error}") from error
+            raise RowError(
+                f"{where}: {name} is {_short(value)}: {error} (constraint ck_{table.name}_{name})"
+            ) from error
         if clean is None and not column.nullable:
             raise RowError(f"{where}: {name} is {_short(value)}, and the store needs a value there")
         checked[name] = clean
+    _check_key(table, checked, where)
     return checked
 
 
+def _check_key(table: sa.Table, values: dict[str, Any], where: str) -> None:
+    # Only three ids of 250 characters outside ASCII come near it.
+    texts = [values[name] for name in (*tables.RUN_KEY, "part") if isinstance(values.get(name), str)]
+    if (size_bytes := sum(len(text.encode()) for text in texts)) > tables.MOST_KEY_BYTES:
+        constraint = "uq_measurement_key" if table.name == "measurement" else f"pk_{table.name}"
+        raise RowError(
+            f"{where}: its key takes {size_bytes} bytes, expected at most {tables.MOST_KEY_BYTES}"
+            f" (constraint {constraint})"
+        )
+
+
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    # No longer value is written out for it: a text of 100 MB has a representation of as many.
+    return _cut(repr(value[:80] if isinstance(value, str) else value), 80)
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 
 def _clean(column: sa.Column[Any], value: Any) -> Any:
@@ -134,7 +153,7 @@ def _clean(column: sa.Column[Any], value: Any) -> Any:
         raise TypeError("expected a datetime")
     if value.utcoffset() is None:
         raise ValueError("a naive time; give it a time zone, datetime.now(UTC) for instance")
-    return value
+    return value.astimezone(UTC)
 
 
 def _clean_text(column: sa.Column[Any], value: Any) -> str:
@@ -143,6 +162,9 @@ def _clean_text(column: sa.Column[Any], value: Any) -> str:
     allowed = _ALLOWED_TEXTS.get((column.table.name, column.name))
     if allowed and str(value) not in allowed:
         raise ValueError(f"expected one of {', '.join(allowed)}")
+    most = tables.most_characters(column.table.name, column.name)
+    if most is not None and len(value) > most:
+        raise ValueError(f"{len(value)} characters, expected at most {most}")
     return _storable(value)
 
 
@@ -152,19 +174,19 @@ def _clean_integer(column: sa.Column[Any], value: Any) -> int:
     bits = 63 if isinstance(column.type, sa.BigInteger) else 31
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"outside the {bits + 1} bits of the column")
-    low, _ = tables.value_limits(column.table.name, column.name)
+    low, _ = tables.value_limits(column.name)
     if low is not None and number < low:
         raise ValueError(f"expected at least {low:g}")
     return number
 
 
-def _clean_float(column: sa.Column[Any], value: Any) -> float | None:
+def _clean_float(column: sa.Column[Any], value: Any) -> float:
     if isinstance(value, str):
         raise TypeError("expected a number")
     number = float(value)
     if not math.isfinite(number):
-        return None
-    low, high = tables.value_limits(column.table.name, column.name)
+        raise ValueError("expected a finite number, or None for what was not measured")
+    low, high = tables.value_limits(column.name)
     for limit, sign in ((low, -1), (high, 1)):
         excess = 0.0 if limit is None else sign * (number - limit)
         if excess > _ROUNDING:
@@ -175,10 +197,11 @@ def _clean_float(column: sa.Column[Any], value: Any) -> float | None:
 
 
 def clean_json(value: object) -> object:
-    """A JSON value that both databases keep: NaN and infinities become null, texts are made storable.
+    """A JSON value that both databases keep: NaN and infinities, for which it has no word, become their names.
 
     Raises:
         TypeError: it holds something JSON has no word for.
+        ValueError: it holds a text that PostgreSQL cannot keep.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -192,15 +215,28 @@ def clean_json(value: object) -> object:
         return operator.index(value)
     if hasattr(value, "__float__"):
         number = float(value)
-        return number if math.isfinite(number) else None
+        if math.isnan(number):
+            return "NaN"
+        return number if math.isfinite(number) else f"{'-' if number < 0 else ''}Infinity"
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def readable(text: str) -> str:
+    """A text from outside as both databases keep it: for those who write down what others said.
+
+    A NUL becomes its picture; half a surrogate pair (a log read with surrogateescape) becomes the replacement
+    character.
+    """
+    text = text.replace("\x00", "\N{SYMBOL FOR NULL}")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _storable(text: str) -> str:
-    # PostgreSQL has no NUL in texts, and half a surrogate pair (a log read with surrogateescape) is no UTF-8.
-    text = str(text).replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    text = str(text)
+    if "\x00" in text:
+        raise ValueError("a NUL, which PostgreSQL cannot keep")
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        raise ValueError("half a surrogate pair, which is no Unicode text") from None
     return text

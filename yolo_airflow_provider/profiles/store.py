@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from yolo_airflow_provider.profiles import migrate, rows, tables
-from yolo_airflow_provider.profiles.errors import StoreError
+from yolo_airflow_provider.profiles import frames, migrate, outage, rows, summaries, tables
 from yolo_airflow_provider.profiles.records import (
     DecisionRow,
     EpochRow,
@@ -20,57 +19,29 @@ from yolo_airflow_provider.profiles.records import (
     ProfileKey,
     Stored,
 )
+from yolo_airflow_provider.profiles.summaries import insert
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What `frame` reads: each table or view with the columns that put its newest rows first.
-_FRAME_ORDER: dict[str, tuple[str, ...]] = {
-    "model": ("id",),
-    "measurement": ("id",),
-    "epoch": (*tables.RUN_KEY, "epoch"),
-    "decision": ("decided_at",),
-    "prediction_error": ("decided_at",),
-    "oom_history": ("finished_at", "id"),
-    "usage_by_dag": ("day",),
-    "resource_card": ("finished_at", "measurement_id"),
-    "model_spectrum": ("last_at",),
-}
-_TIME_COLUMNS = ("finished_at", "logical_date", "decided_at", "first_at", "last_at", "day")
-# Columns that only the views have; those of the tables have their types there.
-_VIEW_DTYPES = {
-    "disk_space_required": "Int64",
-    "dataloader_workers": "Int64",
-    "epoch_error_percent": "Float64",
-    "error_percent": "Float64",
-    "estimated_gpu_memory": "Int64",
-    "expected_duration_per_epoch": "Float64",
-    "host_memory": "Int64",
-    "measurement_id": "Int64",
-    "measurements": "Int64",
-    "out_of_memory": "Int64",
-    "peak_bytes_per_image": "Float64",
-    "succeeded": "Int64",
-    "training_seconds": "Float64",
-    "within_interval": "Int64",
-    "compute_bound_by": "string",
-    "model_type": "string",
-    "source": "string",
-    "input_size": "Int64",
-}
-FRAME_NAMES = tuple(_FRAME_ORDER)
-"""Names that `ProfileStore.frame` takes."""
+T = TypeVar("T")
 
 
 class ProfileStore:
     """The facts that runs left behind and the decisions that stand on them.
 
-    Made by `engine.open_store`. It keeps no connection open between calls and may be used from several
-    threads. Every method raises `StoreError` when the database cannot be reached.
+    Made by `engine.open_store`. It may be used from several threads. On PostgreSQL it holds a connection until
+    `release`, or until nobody holds the store. An outage of the database is waited for, up to `patience_seconds`; then
+    every method raises `StoreUnavailable`.
     """
 
-    def __init__(self, engine: sa.Engine):
+    def __init__(self, engine: sa.Engine, *, patience_seconds: float = outage.PATIENCE_SECONDS):
         self.engine = engine
+        self.patience_seconds = patience_seconds
+        self._process = os.getpid()
+        # A store that nobody holds any more gives its connections back at once. The engine has reference cycles, and
+        # would keep them until those are collected.
+        weakref.finalize(self, _release, engine, self._process).atexit = False
 
     def __repr__(self) -> str:
         return f"ProfileStore({migrate.describe(self.engine)})"
@@ -84,8 +55,7 @@ class ProfileStore:
         """Append what a run measured, in one transaction.
 
         A row whose key is there already is left as it is, so that recording twice is recording once. A
-        measurement refers to the one model in `models` with its name, task and number of classes. Numbers
-        that are not finite are stored as "not measured".
+        measurement refers to the one model in `models` with its name, task and number of classes.
 
         Raises:
             RowError: a field has a value that the store cannot hold; nothing is written.
@@ -96,29 +66,31 @@ class ProfileStore:
         epoch_values = [rows.epoch_values(row) for row in epochs]
         if not (model_values or measurement_values or epoch_values):
             return
-        with self._connected(write=True) as connection:
-            self._append(connection, tables.model, model_values, ("name", "task", "classes", "parameters"))
-            model_ids = _model_ids(connection, model_values)
-            for values in measurement_values:
-                values["model_id"] = model_ids.get((values["model"], values["model_task"], values["classes"]))
-            self._append(connection, tables.measurement, measurement_values, (*tables.RUN_KEY, "part"))
-            self._append(connection, tables.epoch, epoch_values, (*tables.RUN_KEY, "epoch"))
+        self.transaction(
+            lambda connection: _write(connection, model_values, measurement_values, epoch_values), write=True
+        )
 
     def decide(self, row: DecisionRow) -> None:
         """Write a decision.
 
         A task that died before its pod ran plans again under the same try; the decision that it acts on is
-        the newest, so that one replaces what was there.
+        the newest, so that one replaces what was there. An older one, which waited somewhere, does not.
 
         Raises:
             RowError: a field has a value that the store cannot hold; nothing is written.
             StoreError: the database cannot be written to; nothing is written.
         """
         values = rows.decision_values(row)
-        with self._connected(write=True) as connection:
-            statement = _insert(connection, tables.decision).values(values)
+
+        def write(connection: sa.Connection) -> None:
+            statement = insert(connection, tables.decision).values(values)
             changed = {name: statement.excluded[name] for name in values if name not in tables.RUN_KEY}
-            connection.execute(statement.on_conflict_do_update(index_elements=tables.RUN_KEY, set_=changed))
+            is_newer = statement.excluded.decided_at >= tables.decision.c.decided_at
+            connection.execute(
+                statement.on_conflict_do_update(index_elements=tables.RUN_KEY, set_=changed, where=is_newer)
+            )
+
+        self.transaction(write, write=True)
 
     def evidence(self, key: ProfileKey, limit: int = 50) -> list[Stored]:
         """What is known about the memory of one profile: the newest rows, then older failures.
@@ -133,31 +105,21 @@ class ProfileStore:
             limit: most rows of the newest, and most failures beside them.
         """
         table = tables.measurement
-        newest = self._of_profile(key, tables.EVIDENCE, (table.c.finished_at.desc(), table.c.id.desc()), limit)
-        smallest = self._of_profile(key, tables.MEMORY_FAILURE, (table.c.batch, table.c.id), limit)
-        known = {row.id for row in newest}
-        return [*newest, *(row for row in smallest if row.id not in known)]
-
-    def _of_profile(
-        self, key: ProfileKey, condition: str, order: tuple[sa.ColumnElement[Any], ...], limit: int
-    ) -> list[Stored]:
-        table = tables.measurement
-        statement = (
-            sa.select(table)
-            .where(sa.text(condition))
-            .where(
-                table.c.model == key.model,
-                table.c.imgsz == key.imgsz,
-                table.c.precision == key.precision,
-                table.c.accelerator_kind == key.accelerator_kind,
-                table.c.product == key.product if key.product else table.c.product.is_(None),
-            )
-            .order_by(*order)
-            .limit(limit)
+        newest_first = (table.c.finished_at.desc(), table.c.id.desc())
+        statements = (
+            _of_profile(key, tables.EVIDENCE, newest_first, limit),
+            _of_profile(key, tables.MEMORY_FAILURE, (table.c.batch, table.c.id), limit),
         )
-        if key.classes is not None:
-            statement = statement.where(table.c.classes == key.classes)
-        return [rows.stored_measurement(columns) for columns in self._read(statement)]
+
+        def read(connection: sa.Connection) -> list[Stored]:
+            newest, smallest = (connection.execute(statement).mappings().all() for statement in statements)
+            known = {columns["id"] for columns in newest}
+            return [
+                rows.stored_measurement(columns)
+                for columns in (*newest, *(columns for columns in smallest if columns["id"] not in known))
+            ]
+
+        return self.transaction(read)
 
     def measurements(self, dag_id: str, run_id: str) -> list[Stored]:
         """All measurements of a DAG run, in the order in which they were finished."""
@@ -165,6 +127,24 @@ class ProfileStore:
         statement = (
             sa.select(table)
             .where(table.c.dag_id == dag_id, table.c.run_id == run_id)
+            .order_by(table.c.finished_at, table.c.id)
+        )
+        return [rows.stored_measurement(columns) for columns in self._read(statement)]
+
+    def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[Stored]:
+        """All measurements of all tries of one task instance, in the order in which they were finished.
+
+        Read by the key's index: a DAG run with thousands of mapped tasks costs no more than one with a single task.
+        """
+        table = tables.measurement
+        statement = (
+            sa.select(table)
+            .where(
+                table.c.dag_id == dag_id,
+                table.c.run_id == run_id,
+                table.c.task_id == task_id,
+                table.c.map_index == map_index,
+            )
             .order_by(table.c.finished_at, table.c.id)
         )
         return [rows.stored_measurement(columns) for columns in self._read(statement)]
@@ -179,86 +159,155 @@ class ProfileStore:
         )
         return [rows.stored_decision(columns) for columns in self._read(statement)]
 
-    def frame(self, table_or_view: str, limit: int = 10_000) -> pd.DataFrame:
+    def frame(
+        self,
+        table_or_view: str,
+        limit: int | None = 10_000,
+        *,
+        where: Mapping[str, object] | None = None,
+        since: datetime | None = None,
+    ) -> pd.DataFrame:
         """A table or view as a pandas frame, newest rows first.
 
         A column has one type whatever is in it: `Int64`, `Float64`, `string` or an aware time. What was not
         measured is a missing value.
 
         Args:
-            table_or_view: one of `FRAME_NAMES`.
-            limit: most rows that are returned.
+            table_or_view: one of `frames.NAMES`.
+            limit: most rows that are returned; None for all of them.
+            where: values that columns must have; None asks for what was not measured.
+            since: only rows of this time or later, by the time that they are ordered by.
 
         Raises:
-            ValueError: the name is not one of them.
+            ValueError: the name is not one of them, or has no such column or no time.
         """
-        order = _FRAME_ORDER.get(table_or_view)
-        if order is None:
-            raise ValueError(f"there is no table or view {table_or_view!r}; expected one of {', '.join(FRAME_NAMES)}")
-        import pandas as pd
+        statement = frames.select(table_or_view, limit=limit, where=where, since=since)
+        return self.transaction(lambda connection: frames.read(connection, table_or_view, statement))
 
-        source = tables.metadata.tables.get(table_or_view)
-        everything: sa.Select[Any]
-        json_names = []
-        if source is None:
-            everything = sa.select(sa.literal_column("*")).select_from(sa.table(table_or_view))
-        else:
-            # pandas would make texts of the values, in Python's spelling.
-            json_names = [column.name for column in source.c if isinstance(column.type, sa.JSON)]
-            everything = sa.select(
-                *(sa.cast(c, sa.Text()).label(c.name) if c.name in json_names else c for c in source.c)
-            )
-        statement = everything.order_by(*(sa.column(name).desc() for name in order)).limit(limit)
-        with self._connected() as connection:
-            frame = pd.read_sql_query(statement, connection, dtype_backend="numpy_nullable")
-        for name in json_names:
-            frame[name] = pd.Series([json.loads(text) for text in frame[name]], dtype=object)
-        # A column without a single value says nothing about its type.
-        dtypes = _dtypes()
-        frame = frame.astype({name: dtypes[name] for name in frame.columns if name in dtypes})
-        for name in _TIME_COLUMNS:
-            if name in frame.columns:
-                # A view on SQLite gives times as texts, some with a fraction of a second and some without.
-                frame[name] = pd.to_datetime(frame[name], utc=True, format="ISO8601").dt.as_unit("us")
-        return frame
+    def release(self) -> None:
+        """Give the database its connections back. The store stays usable: the next call connects anew."""
+        _release(self.engine, self._process)
 
-    @contextlib.contextmanager
-    def _connected(self, *, write: bool = False) -> Iterator[sa.Connection]:
-        """One transaction, with the driver's errors told as the store's own."""
-        try:
+    def transaction(self, work: Callable[[sa.Connection], T], *, write: bool = False) -> T:
+        """Do `work` in one short transaction, again from its start when an outage interrupts it.
+
+        Whether a commit whose answer was lost took place cannot be known, so `work` may run again after it was
+        done: what it writes has to be the same when it is written twice.
+
+        Args:
+            work: gets the connection; it must neither keep it nor commit.
+            write: whether it writes; SQLite then takes its write lock at once.
+
+        Raises:
+            StoreUnavailable: the outage lasted longer than `patience_seconds`.
+            StoreDenied: this role may not do it.
+            StoreError: the database refuses it for another reason.
+        """
+
+        def attempt() -> T:
             with self.engine.connect().execution_options(yolo_write=write) as connection, connection.begin():
-                yield connection
-        except sa.exc.DBAPIError as error:
-            doing = "write to" if write else "read"
-            raise StoreError(
-                f"cannot {doing} the profile store {migrate.describe(self.engine)}: {str(error.orig).strip()}"
-            ) from error
+                return work(connection)
+
+        doing = "write to" if write else "read"
+        return outage.patiently(self.engine, attempt, doing=doing, patience_seconds=self.patience_seconds)
 
     def _read(self, statement: sa.Select[Any]) -> list[sa.RowMapping]:
-        with self._connected() as connection:
-            return list(connection.execute(statement).mappings())
-
-    def _append(
-        self, connection: sa.Connection, table: sa.Table, values: list[dict[str, Any]], key: Sequence[str]
-    ) -> None:
-        if values:
-            connection.execute(_insert(connection, table).on_conflict_do_nothing(index_elements=key), values)
+        return self.transaction(lambda connection: list(connection.execute(statement).mappings()))
 
 
-def _dtypes() -> dict[str, str]:
-    kinds = {sa.String: "string", sa.Integer: "Int64", sa.BigInteger: "Int64", sa.Double: "Float64"}
-    found = {
-        column.name: kinds[type(column.type)]
-        for table in tables.metadata.tables.values()
-        for column in table.columns
-        if type(column.type) in kinds
-    }
-    return found | _VIEW_DTYPES
+def _release(engine: sa.Engine, process: int) -> None:
+    # A forked process leaves its parent's connections alone: closing one would end it for both.
+    engine.dispose(close=os.getpid() == process)
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """The dialect's INSERT, the one that knows ON CONFLICT."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+def _of_profile(
+    key: ProfileKey, condition: str, order: tuple[sa.ColumnElement[Any], ...], limit: int
+) -> sa.Select[Any]:
+    table = tables.measurement
+    statement = (
+        sa.select(table)
+        .where(sa.text(condition))
+        .where(
+            table.c.model == key.model,
+            table.c.imgsz == key.imgsz,
+            table.c.precision == key.precision,
+            table.c.accelerator_kind == key.accelerator_kind,
+            table.c.product == key.product if key.product else table.c.product.is_(None),
+        )
+        .order_by(*order)
+        .limit(limit)
+    )
+    return statement if key.classes is None else statement.where(table.c.classes == key.classes)
+
+
+def _write(
+    connection: sa.Connection,
+    models: list[dict[str, Any]],
+    measurements: list[dict[str, Any]],
+    epochs: list[dict[str, Any]],
+) -> None:
+    # Rows in the order of their keys: two writers of the same rows then wait for each other in one direction only.
+    facts = ("name", "task", "classes", "parameters")
+    models = sorted(models, key=lambda values: tuple(values[name] for name in facts))
+    if models:
+        connection.execute(insert(connection, tables.model).on_conflict_do_nothing(index_elements=facts), models)
+    model_ids = _model_ids(connection, models)
+    trained = _append_epochs(connection, epochs)
+    key = (*tables.RUN_KEY, "part")
+    statement = (
+        insert(connection, tables.measurement)
+        .on_conflict_do_nothing(index_elements=key)
+        .returning(tables.measurement.c.id)
+    )
+    appended = []
+    # These in the order given, which is the order of their ids: only a second writer of the same run has the same ones.
+    for values in measurements:
+        derived = {
+            "model_id": model_ids.get((values["model"], values["model_task"], values["classes"])),
+            "trained_seconds": _trained_seconds(values, trained),
+        }
+        found = connection.execute(statement, values | derived).scalar_one_or_none()
+        if found is not None:
+            appended.append(values | derived | {"id": found})
+    summaries.add(connection, appended)
+
+
+def _append_epochs(connection: sa.Connection, epochs: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
+    """Append epochs; returns how long those took that were not there yet, by task instance."""
+    trained = {_instance(values): 0.0 for values in epochs}
+    if epochs:
+        table, key = tables.epoch, (*tables.RUN_KEY, "epoch")
+        returned = (*(table.c[name] for name in _INSTANCE), table.c.seconds)
+        statement = insert(connection, table).on_conflict_do_nothing(index_elements=key).returning(*returned)
+        ordered = sorted(epochs, key=lambda values: tuple(values[name] for name in key))
+        for row in connection.execute(statement, ordered).mappings():
+            trained[_instance(row)] += row["seconds"]
+    return trained
+
+
+def _trained_seconds(values: Mapping[str, Any], trained: dict[tuple[Any, ...], float]) -> float | None:
+    """What a training spent in epochs: those that came with it, also of tries that left nothing else behind.
+
+    They are counted once. Where none came (the workspace is not seen from here), the median epoch times those that the
+    try ran itself.
+    """
+    if values["kind"] != "train":
+        return None
+    instance = _instance(values)
+    if instance in trained:
+        spent, trained[instance] = min(trained[instance], tables.LARGEST_NUMBER), 0.0
+        return spent
+    epochs = (values["epochs_done"] or 0) - (values["resumed_epochs"] or 0)
+    if values["epoch_seconds"] is None or epochs <= 0:
+        return None
+    return float(min(values["epoch_seconds"] * epochs, tables.LARGEST_NUMBER))
+
+
+_INSTANCE = ("dag_id", "run_id", "task_id", "map_index")
+
+
+def _instance(values: Mapping[str, Any] | sa.RowMapping) -> tuple[Any, ...]:
+    return tuple(values[name] for name in _INSTANCE)
 
 
 def _model_ids(connection: sa.Connection, models: list[dict[str, Any]]) -> dict[tuple[str, str, int], int | None]:

@@ -33,7 +33,27 @@ BASES = ("measured", "line", "scaled", "fallback", "given")
 RUN_KEY = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 """Columns of a `RunKey`."""
 
-VIEWS = ("prediction_error", "oom_history", "usage_by_dag", "resource_card", "model_spectrum")
+PROFILE_KEY = (
+    "model",
+    "model_task",
+    "classes",
+    "imgsz",
+    "precision",
+    "accelerator_kind",
+    "product",
+    "mig_profile",
+    "dataset_fingerprint",
+)
+"""Columns of a profile in `profile`: what one resource card speaks of."""
+USAGE_KEY = ("dag_id", "day", "accelerator_kind", "product", "mig_profile")
+"""Columns of a row in `usage_day`."""
+UNKNOWN_NUMBER = -1
+"""In the key of a summary, where NULL would make two rows of one: the number of classes that nobody knows."""
+
+MOST_KEY_BYTES = 2600
+"""Of the texts of one index entry in UTF-8: PostgreSQL refuses entries over 2,704 bytes."""
+LARGEST_NUMBER = 1e300
+"""Beyond it a number is taken for infinite. NaN is above every number on PostgreSQL, and NULL on SQLite."""
 
 # A partial index serves a query only if the query repeats its condition with the same literals, never with
 # bound parameters, so that both take this text.
@@ -41,9 +61,8 @@ EVIDENCE = (
     "kind IN ('train', 'probe') AND"
     " (outcome IN ('gpu_oom', 'host_oom') OR (outcome = 'succeeded' AND peak_device_bytes IS NOT NULL))"
 )  # fmt: skip
-
-
 MEMORY_FAILURE = "kind IN ('train', 'probe') AND outcome IN ('gpu_oom', 'host_oom')"
+OUT_OF_MEMORY = "outcome IN ('gpu_oom', 'host_oom')"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -113,22 +132,25 @@ def _run_key(*, primary: bool) -> list[sa.Column[Any]]:
     return columns
 
 
-def _checks(table: str, columns: list[sa.Column[int] | sa.Column[float]]) -> list[sa.CheckConstraint]:
-    """One named CHECK a column, by its unit; `value_limits` says the same to Python."""
+def _checks(table: sa.Table) -> list[sa.CheckConstraint]:
+    """One named CHECK a column, by unit or length; `value_limits` and `most_characters` tell Python the same."""
     checks = []
-    for column in columns:
-        low, high = value_limits(table, column.name)
-        if low is not None:
+    for column in table.columns:
+        low, high = value_limits(column.name)
+        if (most := most_characters(table.name, column.name)) is not None:
+            text = f"length({column.name}) <= {most}"
+        elif low is None:
+            continue
+        else:
             text = f"{column.name} >= {low:g}" if high is None else f"{column.name} BETWEEN {low:g} AND {high:g}"
-            checks.append(sa.CheckConstraint(text, name=column.name))
+        checks.append(sa.CheckConstraint(text, name=column.name))
     return checks
 
 
-def value_limits(table: str, column: str) -> tuple[float | None, float | None]:
+def value_limits(column: str) -> tuple[float | None, float | None]:
     """Lowest and highest value that a column takes, both included; None where there is no limit.
 
     Args:
-        table: name of the table.
         column: name of the column; its suffix is its unit.
     """
     if column == "batch":
@@ -137,8 +159,50 @@ def value_limits(table: str, column: str) -> tuple[float | None, float | None]:
         return 0, None
     if column.endswith("_percent"):
         # 200 % of CPU is two cores busy; a margin may exceed what it is a margin of.
-        return 0, None if column in ("cpu_percent", "margin_percent") else 100
+        return 0, LARGEST_NUMBER if column in ("cpu_percent", "margin_percent") else 100
+    if column == "seconds" or column.endswith("_seconds"):
+        return 0, LARGEST_NUMBER
+    if column in _NUMBERS:
+        return -LARGEST_NUMBER, LARGEST_NUMBER
     return None, None
+
+
+def most_characters(table: str, column: str) -> int | None:
+    """The longest text that a column takes; None where there is no limit, which is where no index holds it.
+
+    Args:
+        table: name of the table.
+        column: name of the column.
+    """
+    return None if table == "decision" and column not in RUN_KEY else _MOST_CHARACTERS.get(column)
+
+
+_NUMBERS = (
+    "cpu_cores",
+    "epoch_seconds_spread",
+    "gflops",
+    "images_per_second",
+    "map50",
+    "map50_95",
+    "objects_mean",
+    "objects_p95",
+)
+# Airflow's ids end at 250 characters.
+_MOST_CHARACTERS = {
+    "dag_id": 250,
+    "run_id": 250,
+    "task_id": 250,
+    "part": 100,
+    "model": 150,
+    "name": 150,
+    "model_task": 50,
+    "task": 50,
+    "precision": 50,
+    "accelerator_kind": 50,
+    "product": 100,
+    "mig_profile": 50,
+    "dataset_fingerprint": 100,
+}
 
 
 def _is_one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
@@ -233,8 +297,11 @@ measurement = sa.Table(
     _text("bound_by"),
     _number("map50"),
     _number("map50_95"),
+    # Derived by the writer: what this try spent in epochs.
+    _number("trained_seconds"),
+    # NULL: measured here; else whom it was imported from.
+    _text("origin"),
     sa.UniqueConstraint(*RUN_KEY, "part", name="key"),
-    *_checks("measurement", _measured),
     _is_one_of("kind", KINDS),
     _is_one_of("outcome", OUTCOMES),
 )
@@ -276,7 +343,6 @@ epoch = sa.Table(
     *_epoch_measured,
     sa.Column("losses", _JSON, nullable=False),
     sa.Column("metrics", _JSON, nullable=False),
-    *_checks("epoch", _epoch_measured),
 )
 
 _decided: list[sa.Column[int] | sa.Column[float]] = [
@@ -305,8 +371,56 @@ decision = sa.Table(
     *_decided,
     sa.Column("candidates", _JSON, nullable=False),
     sa.Column("evidence", _JSON, nullable=False),
-    *_checks("decision", _decided),
     _is_one_of("basis", BASES),
 )
 sa.Index("decided_at", decision.c.decided_at)
 sa.Index("finished_at", measurement.c.finished_at)
+
+sa.Index(
+    "out_of_memory",
+    measurement.c.finished_at,
+    measurement.c.id,
+    sqlite_where=sa.text(OUT_OF_MEMORY),
+    postgresql_where=sa.text(OUT_OF_MEMORY),
+)
+sa.Index("model", measurement.c.model, measurement.c.finished_at, measurement.c.id)
+
+
+def _key(name: str, kind: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True, nullable=False, autoincrement=False)
+
+
+# What can be derived from the measurements but not in the time of a query, kept by whoever writes one of them.
+# '' and UNKNOWN_NUMBER stand for NULL in their keys.
+profile = sa.Table(
+    "profile",
+    metadata,
+    *(_key(name, sa.Integer() if name in ("classes", "imgsz") else sa.String()) for name in PROFILE_KEY),
+    sa.Column("newest_id", sa.BigInteger(), sa.ForeignKey("measurement.id", name="newest_id"), nullable=False),
+    _text("newest_kind", required=True),
+    sa.Column("newest_at", UtcDateTime(), nullable=False),
+    sa.Column("measurements", sa.BigInteger(), nullable=False),
+)
+
+usage_day = sa.Table(
+    "usage_day",
+    metadata,
+    *(_key(name, sa.Date() if name == "day" else sa.String()) for name in USAGE_KEY),
+    sa.Column("measurements", sa.BigInteger(), nullable=False),
+    sa.Column("succeeded", sa.BigInteger(), nullable=False),
+    sa.Column("out_of_memory", sa.BigInteger(), nullable=False),
+    _number("training_seconds"),
+    _bytes("peak_device_bytes"),
+    _bytes("read_bytes"),
+    _bytes("written_bytes"),
+    sa.Column("first_at", UtcDateTime(), nullable=False),
+    sa.Column("last_at", UtcDateTime(), nullable=False),
+)
+sa.Index("day", usage_day.c.day)
+
+SUMMARIES = ("profile", "usage_day")
+"""Tables that are kept from others and hold no fact of their own."""
+
+for _table in metadata.tables.values():
+    for _check in _checks(_table):
+        _table.append_constraint(_check)

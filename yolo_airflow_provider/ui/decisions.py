@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import html
+import logging
 from typing import Any
 
 # These dependencies are Airflow's own guards (3.3: airflow/api_fastapi/core_api/security.py); without one a plugin's
 # routes are open to anybody.
 from airflow.api_fastapi.core_api.security import requires_authenticated
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
+from yolo_airflow_provider.profiles.errors import StoreError
+
+log = logging.getLogger(__name__)
 
 _SHOWN = 200
 _COLUMNS = {
@@ -33,8 +37,16 @@ app = FastAPI(title="YOLO profiles", dependencies=[Depends(requires_authenticate
 
 @app.get("/decisions", response_class=HTMLResponse)
 def decisions() -> HTMLResponse:
-    """The newest decisions that were followed by a measurement, as a table."""
-    frame = ProfileStoreHook().get_store().frame("prediction_error", limit=_SHOWN)
+    """The newest decisions that were followed by a measurement, as a table.
+
+    Raises:
+        HTTPException: 503, the store cannot be read. A person waits, so it is tried once.
+    """
+    try:
+        frame = ProfileStoreHook().get_store(patience_seconds=0).frame("prediction_error", limit=_SHOWN)
+    except StoreError as error:
+        log.warning("The page of decisions cannot be shown: %s", error)
+        raise HTTPException(503, "The profile store cannot be read now; the web server's log says why.") from error
     newest = frame.sort_values("decided_at", ascending=False).to_dict("records")
     head = "".join(f"<th>{title}</th>" for title in _COLUMNS.values())
     body = "".join(
