@@ -18,8 +18,7 @@ def options_of(url: str) -> str | None:
 
 def test_every_session_has_timeouts():
     assert options_of(URL) == (
-        "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000"
-        " -c idle_in_transaction_session_timeout=60000"
+        "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=60000"
     )
 
 
