@@ -192,7 +192,8 @@ def create_roles(engine: sa.Engine) -> None:
         if not connection.execute(owns).scalar_one():
             # The server only warns of a right that somebody gives who has none to give.
             raise StoreDenied(
-                f"cannot make the roles of the profile store {describe(engine)}: its tables are another role's, and this takes the role that owns the tables"
+                f"cannot make the roles of the profile store {describe(engine)}: its tables are another role's, and"
+                " this takes the role that owns the tables"
             )
         _run_roles(connection)
 
