@@ -288,7 +288,7 @@ def _lists() -> dict[str, list[Any]]:
 def profiles_to_read(store: ProfileStore, number: int) -> list[ProfileKey]:
     """Profiles to ask for: every second drawn by how often it occurs, as tasks ask; the others evenly."""
     columns = tables.profile.c
-    key = [columns[name] for name in ("model", "imgsz", "precision", "accelerator_kind", "product", "classes")]
+    key = [columns[name] for name in ("model", "imgsz", "precision", "accelerator_kind", "product")]
     statement = sa.select(*key, sa.func.sum(columns.measurements).label("weight")).group_by(*key).order_by(*key)
     rows = store.transaction(lambda connection: connection.execute(statement).mappings().all())
     keys = [ProfileKey(**{name: value for name, value in row.items() if name != "weight"}) for row in rows]

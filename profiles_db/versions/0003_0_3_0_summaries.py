@@ -23,6 +23,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
+MEMORY_FAILURE = "kind IN ('train', 'probe') AND outcome IN ('gpu_oom', 'host_oom')"
 TABLES = ("model", "measurement", "epoch", "decision")
 RUN_TEXTS = {"dag_id": 250, "run_id": 250, "task_id": 250}
 MOST_CHARACTERS = {
@@ -235,6 +236,20 @@ GROUP BY m.model, m.model_task, m.classes, m.imgsz, m.precision, m.accelerator_k
     f.parameters, f.gflops_imgsz, f.gflops
 """
 
+# In place of PREDICTION_ERROR's join on PostgreSQL. Its planner takes the five columns of the key for independent,
+# expects next to no row of the join, and so reads both tables whole for the newest few. OFFSET 0 keeps this a look-up
+# for each decision.
+MEASUREMENT_OF_DECISION = """JOIN LATERAL (
+    SELECT finished_at, outcome, peak_device_bytes, epoch_seconds
+    FROM measurement
+    WHERE dag_id = d.dag_id AND run_id = d.run_id AND task_id = d.task_id
+        AND map_index = d.map_index AND try_number = d.try_number
+        -- A try that took over an older pod ran with that pod's batch, which this decision did not predict.
+        AND batch = d.batch
+    OFFSET 0
+) m ON true
+"""
+
 NEW_VIEWS = {"run_history": RUN_HISTORY, "epoch_history": EPOCH_HISTORY, "decision_history": DECISION_HISTORY}
 CHANGED_VIEWS = {"usage_by_dag": USAGE_BY_DAG, "resource_card": RESOURCE_CARD, "model_spectrum": MODEL_SPECTRUM}
 
@@ -304,7 +319,12 @@ def upgrade() -> None:
     is_sqlite = bind.dialect.name == "sqlite"
     # On SQLite a view would follow its table under another name; the others stay as they are.
     kept = {name: sqlite_text(name) for name in ("prediction_error", "oom_history")} if is_sqlite else {}
-    drop_views([*CHANGED_VIEWS, *kept])
+    first = context.script.get_revision("0001").module
+    changed = dict(CHANGED_VIEWS)
+    if not is_sqlite:
+        start = first.PREDICTION_ERROR.index("JOIN measurement m")
+        changed["prediction_error"] = first.PREDICTION_ERROR[:start] + MEASUREMENT_OF_DECISION
+    drop_views([*changed, *kept])
     double = sa.Double().compile(dialect=bind.dialect)
     op.execute(
         f"ALTER TABLE measurement ADD COLUMN trained_seconds {double}"
@@ -324,6 +344,14 @@ def upgrade() -> None:
         sqlite_where=out_of_memory,
         postgresql_where=out_of_memory,
     )
+    failure = sa.text(MEMORY_FAILURE)
+    op.create_index(
+        op.f("ix_measurement_memory_failure_classes"),
+        "measurement",
+        ["model", "imgsz", "precision", "accelerator_kind", "product", "classes", "batch", "id"],
+        sqlite_where=failure,
+        postgresql_where=failure,
+    )
     for table in summaries():
         table.create(bind)
     op.create_index(op.f("ix_usage_day_day"), "usage_day", ["day"])
@@ -332,7 +360,7 @@ def upgrade() -> None:
     op.execute(
         FILL_USAGE.format(day="date(finished_at)" if is_sqlite else "CAST(finished_at AT TIME ZONE 'UTC' AS DATE)")
     )
-    for created in (*kept.values(), *NEW_VIEWS.values(), *CHANGED_VIEWS.values()):
+    for created in (*kept.values(), *NEW_VIEWS.values(), *changed.values()):
         op.execute(created)
 
 
@@ -340,11 +368,12 @@ def downgrade() -> None:
     bind = op.get_bind()
     is_sqlite = bind.dialect.name == "sqlite"
     kept = {name: sqlite_text(name) for name in ("prediction_error", "oom_history")} if is_sqlite else {}
-    drop_views([*NEW_VIEWS, *CHANGED_VIEWS, *kept])
+    drop_views([*NEW_VIEWS, *CHANGED_VIEWS, *(kept or ["prediction_error"])])
     op.drop_table("usage_day")
     op.drop_table("profile")
     op.drop_index(op.f("ix_measurement_model"), "measurement")
     op.drop_index(op.f("ix_measurement_out_of_memory"), "measurement")
+    op.drop_index(op.f("ix_measurement_memory_failure_classes"), "measurement")
     if is_sqlite:
         remake_sqlite({table: unconstrained(sqlite_text(table), table) for table in TABLES})
     else:
@@ -359,6 +388,8 @@ def downgrade() -> None:
         of_first = ", ".join(f"m.{name}" for name in names if name not in second.COLUMNS)
         card = card.replace("m.*", of_first)
     day = "date(m.finished_at)" if is_sqlite else "CAST(m.finished_at AT TIME ZONE 'UTC' AS DATE)"
+    if not is_sqlite:
+        kept = {"prediction_error": first.PREDICTION_ERROR}
     for created in (first.USAGE_BY_DAG.format(day=day), card, first.MODEL_SPECTRUM, *kept.values()):
         op.execute(created)
 

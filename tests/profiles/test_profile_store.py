@@ -371,7 +371,7 @@ def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classe
     newest, failures = (statement for statement in seen if statement[0].startswith("SELECT"))
     for (sql, values), index in (
         (newest, f"ix_measurement_evidence{'_classes' if classes else ''}"),
-        (failures, "ix_measurement_memory_failure"),
+        (failures, f"ix_measurement_memory_failure{'_classes' if classes else ''}"),
     ):
         plan = plan_of(store, sql, values)
         assert f"using {index} " in plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -75,24 +75,31 @@ def decision_values(row: DecisionRow) -> dict[str, Any]:
     return _checked(tables.decision, _flat(row), f"decision for {_name(row.key)}")
 
 
-def stored_measurement(columns: sa.RowMapping) -> Stored:
-    """A measurement as read from the table."""
-    return Stored(id=columns["id"], row=MeasurementRow(**_nested(columns, MeasurementRow)))
+_MEASURED = tuple(field.name for field in fields(MeasurementRow) if field.name != "key")
+
+
+def select_measurements() -> sa.Select[Any]:
+    """The measurements, as `stored_measurement` reads them."""
+    columns = tables.measurement.c
+    return sa.select(columns.id, *(columns[name] for name in (*tables.RUN_KEY, *_MEASURED)))
+
+
+def stored_measurement(row: Sequence[Any]) -> Stored:
+    """A measurement as selected by `select_measurements`: by place, which takes half the time that names take."""
+    number, values = row[0], row[1 + len(tables.RUN_KEY) :]
+    key = RunKey(**dict(zip(tables.RUN_KEY, row[1:], strict=False)))
+    return Stored(id=number, row=MeasurementRow(key=key, **dict(zip(_MEASURED, values, strict=True))))
 
 
 def stored_decision(columns: sa.RowMapping) -> DecisionRow:
     """A decision as read from the table."""
-    return DecisionRow(**_nested(columns, DecisionRow))
+    values = {field.name: columns[field.name] for field in fields(DecisionRow) if field.name != "key"}
+    return DecisionRow(key=RunKey(**{name: columns[name] for name in tables.RUN_KEY}), **values)
 
 
 def _flat(row: MeasurementRow | EpochRow | DecisionRow) -> dict[str, Any]:
     values = {field.name: getattr(row, field.name) for field in fields(row) if field.name != "key"}
     return asdict(row.key) | values
-
-
-def _nested(columns: sa.RowMapping, kind: type[MeasurementRow] | type[DecisionRow]) -> dict[str, Any]:
-    values = {field.name: columns[field.name] for field in fields(kind) if field.name != "key"}
-    return values | {"key": RunKey(**{name: columns[name] for name in tables.RUN_KEY})}
 
 
 def _name(key: RunKey) -> str:

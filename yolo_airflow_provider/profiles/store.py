@@ -112,11 +112,10 @@ class ProfileStore:
         )
 
         def read(connection: sa.Connection) -> list[Stored]:
-            newest, smallest = (connection.execute(statement).mappings().all() for statement in statements)
-            known = {columns["id"] for columns in newest}
+            newest, smallest = (connection.execute(statement).all() for statement in statements)
+            known = {row.id for row in newest}
             return [
-                rows.stored_measurement(columns)
-                for columns in (*newest, *(columns for columns in smallest if columns["id"] not in known))
+                rows.stored_measurement(row) for row in (*newest, *(row for row in smallest if row.id not in known))
             ]
 
         return self.transaction(read)
@@ -125,11 +124,13 @@ class ProfileStore:
         """All measurements of a DAG run, in the order in which they were finished."""
         table = tables.measurement
         statement = (
-            sa.select(table)
+            rows.select_measurements()
             .where(table.c.dag_id == dag_id, table.c.run_id == run_id)
             .order_by(table.c.finished_at, table.c.id)
         )
-        return [rows.stored_measurement(columns) for columns in self._read(statement)]
+        return self.transaction(
+            lambda connection: [rows.stored_measurement(row) for row in connection.execute(statement)]
+        )
 
     def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[Stored]:
         """All measurements of all tries of one task instance, in the order in which they were finished.
@@ -138,7 +139,7 @@ class ProfileStore:
         """
         table = tables.measurement
         statement = (
-            sa.select(table)
+            rows.select_measurements()
             .where(
                 table.c.dag_id == dag_id,
                 table.c.run_id == run_id,
@@ -147,7 +148,9 @@ class ProfileStore:
             )
             .order_by(table.c.finished_at, table.c.id)
         )
-        return [rows.stored_measurement(columns) for columns in self._read(statement)]
+        return self.transaction(
+            lambda connection: [rows.stored_measurement(row) for row in connection.execute(statement)]
+        )
 
     def decisions(self, dag_id: str, run_id: str) -> list[DecisionRow]:
         """All decisions of a DAG run, in the order in which they were made."""
@@ -225,7 +228,7 @@ def _of_profile(
 ) -> sa.Select[Any]:
     table = tables.measurement
     statement = (
-        sa.select(table)
+        rows.select_measurements()
         .where(sa.text(condition))
         .where(
             table.c.model == key.model,

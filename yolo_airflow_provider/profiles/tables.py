@@ -317,12 +317,13 @@ for _name, _middle in (("evidence", ()), ("evidence_classes", ("classes",))):
         postgresql_where=sa.text(EVIDENCE),
     )
 
-sa.Index(
-    "memory_failure",
-    *(measurement.c[column] for column in (*_PROFILE, "batch", "id")),
-    sqlite_where=sa.text(MEMORY_FAILURE),
-    postgresql_where=sa.text(MEMORY_FAILURE),
-)
+for _name, _middle in (("memory_failure", ()), ("memory_failure_classes", ("classes",))):
+    sa.Index(
+        _name,
+        *(measurement.c[column] for column in (*_PROFILE, *_middle, "batch", "id")),
+        sqlite_where=sa.text(MEMORY_FAILURE),
+        postgresql_where=sa.text(MEMORY_FAILURE),
+    )
 
 _epoch_measured: list[sa.Column[int] | sa.Column[float]] = [
     _bytes("peak_device_bytes"),
