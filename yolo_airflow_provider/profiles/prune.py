@@ -19,8 +19,6 @@ from yolo_airflow_provider.profiles.store import ProfileStore
 RUNS_AT_ONCE = 100
 """Runs whose epochs are deleted in one transaction."""
 
-_INSTANCE = ("dag_id", "run_id", "task_id", "map_index")
-
 
 @dataclass(frozen=True)
 class Old:
@@ -43,7 +41,7 @@ def count_old(store: ProfileStore, before: datetime) -> Old:
     """
     runs = _runs(before).subquery()
     epochs = sa.select(sa.func.count()).join_from(
-        runs, tables.epoch, sa.and_(*(runs.c[name] == tables.epoch.c[name] for name in _INSTANCE))
+        runs, tables.epoch, sa.and_(*(runs.c[name] == tables.epoch.c[name] for name in tables.INSTANCE_KEY))
     )
 
     def count(connection: sa.Connection) -> Old:
@@ -80,14 +78,14 @@ class _Batch:
 
     def __call__(self, connection: sa.Connection) -> tuple[Old, tuple[Any, ...] | None]:
         _take_time(connection)
-        columns = [tables.measurement.c[name] for name in _INSTANCE]
+        columns = [tables.measurement.c[name] for name in tables.INSTANCE_KEY]
         selected = _runs(self.before).order_by(*columns).limit(RUNS_AT_ONCE)
         if self.after is not None:
             selected = selected.where(sa.tuple_(*columns) > sa.tuple_(*self.after))
         runs = [tuple(row) for row in connection.execute(selected)]
         if not runs:
             return Old(0, 0), None
-        instance = sa.tuple_(*(tables.epoch.c[name] for name in _INSTANCE))
+        instance = sa.tuple_(*(tables.epoch.c[name] for name in tables.INSTANCE_KEY))
         deleted = connection.execute(sa.delete(tables.epoch).where(instance.in_(runs)))
         return Old(runs=len(runs), epochs=deleted.rowcount), runs[-1]
 
@@ -98,15 +96,15 @@ def _runs(before: datetime) -> sa.Select[Any]:
     Read from the measurements: of those there are far fewer than of epochs.
     """
     measured, later, epoch = tables.measurement, tables.measurement.alias(), tables.epoch.c
-    columns = [measured.c[name] for name in _INSTANCE]
+    columns = [measured.c[name] for name in tables.INSTANCE_KEY]
     return (
         sa.select(*columns)
         .distinct()
         .where(
             measured.c.finished_at < before,
-            sa.exists().where(*(epoch[name] == measured.c[name] for name in _INSTANCE)),
+            sa.exists().where(*(epoch[name] == measured.c[name] for name in tables.INSTANCE_KEY)),
             ~sa.exists().where(
-                *(later.c[name] == measured.c[name] for name in _INSTANCE), later.c.finished_at >= before
+                *(later.c[name] == measured.c[name] for name in tables.INSTANCE_KEY), later.c.finished_at >= before
             ),
         )
     )

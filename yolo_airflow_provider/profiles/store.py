@@ -122,31 +122,21 @@ class ProfileStore:
 
     def measurements(self, dag_id: str, run_id: str) -> list[Stored]:
         """All measurements of a DAG run, in the order in which they were finished."""
-        table = tables.measurement
-        statement = (
-            rows.select_measurements()
-            .where(table.c.dag_id == dag_id, table.c.run_id == run_id)
-            .order_by(table.c.finished_at, table.c.id)
-        )
-        return self.transaction(
-            lambda connection: [rows.stored_measurement(row) for row in connection.execute(statement)]
-        )
+        return self._measured(dag_id=dag_id, run_id=run_id)
 
     def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[Stored]:
         """All measurements of all tries of one task instance, in the order in which they were finished.
 
         Read by the key's index: a DAG run with thousands of mapped tasks costs no more than one with a single task.
         """
-        table = tables.measurement
+        return self._measured(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+
+    def _measured(self, **key: object) -> list[Stored]:
+        columns = tables.measurement.c
         statement = (
             rows.select_measurements()
-            .where(
-                table.c.dag_id == dag_id,
-                table.c.run_id == run_id,
-                table.c.task_id == task_id,
-                table.c.map_index == map_index,
-            )
-            .order_by(table.c.finished_at, table.c.id)
+            .where(*(columns[name] == value for name, value in key.items()))
+            .order_by(columns.finished_at, columns.id)
         )
         return self.transaction(
             lambda connection: [rows.stored_measurement(row) for row in connection.execute(statement)]
@@ -160,7 +150,9 @@ class ProfileStore:
             .where(table.c.dag_id == dag_id, table.c.run_id == run_id)
             .order_by(table.c.decided_at, table.c.task_id, table.c.map_index, table.c.try_number)
         )
-        return [rows.stored_decision(columns) for columns in self._read(statement)]
+        return self.transaction(
+            lambda connection: [rows.stored_decision(columns) for columns in connection.execute(statement).mappings()]
+        )
 
     def frame(
         self,
@@ -214,9 +206,6 @@ class ProfileStore:
         doing = "write to" if write else "read"
         return outage.patiently(self.engine, attempt, doing=doing, patience_seconds=self.patience_seconds)
 
-    def _read(self, statement: sa.Select[Any]) -> list[sa.RowMapping]:
-        return self.transaction(lambda connection: list(connection.execute(statement).mappings()))
-
 
 def _release(engine: sa.Engine, process: int) -> None:
     # A forked process leaves its parent's connections alone: closing one would end it for both.
@@ -250,10 +239,10 @@ def _write(
     epochs: list[dict[str, Any]],
 ) -> None:
     # Rows in the order of their keys: two writers of the same rows then wait for each other in one direction only.
-    facts = ("name", "task", "classes", "parameters")
-    models = sorted(models, key=lambda values: tuple(values[name] for name in facts))
+    models = sorted(models, key=lambda values: tuple(values[name] for name in tables.MODEL_KEY))
     if models:
-        connection.execute(insert(connection, tables.model).on_conflict_do_nothing(index_elements=facts), models)
+        new_models = insert(connection, tables.model).on_conflict_do_nothing(index_elements=tables.MODEL_KEY)
+        connection.execute(new_models, models)
     model_ids = _model_ids(connection, models)
     trained = _append_epochs(connection, epochs)
     key = (*tables.RUN_KEY, "part")
@@ -280,7 +269,7 @@ def _append_epochs(connection: sa.Connection, epochs: list[dict[str, Any]]) -> d
     trained = {_instance(values): 0.0 for values in epochs}
     if epochs:
         table, key = tables.epoch, (*tables.RUN_KEY, "epoch")
-        returned = (*(table.c[name] for name in _INSTANCE), table.c.seconds)
+        returned = (*(table.c[name] for name in tables.INSTANCE_KEY), table.c.seconds)
         statement = insert(connection, table).on_conflict_do_nothing(index_elements=key).returning(*returned)
         ordered = sorted(epochs, key=lambda values: tuple(values[name] for name in key))
         for row in connection.execute(statement, ordered).mappings():
@@ -306,11 +295,8 @@ def _trained_seconds(values: Mapping[str, Any], trained: dict[tuple[Any, ...], f
     return float(min(values["epoch_seconds"] * epochs, tables.LARGEST_NUMBER))
 
 
-_INSTANCE = ("dag_id", "run_id", "task_id", "map_index")
-
-
 def _instance(values: Mapping[str, Any] | sa.RowMapping) -> tuple[Any, ...]:
-    return tuple(values[name] for name in _INSTANCE)
+    return tuple(values[name] for name in tables.INSTANCE_KEY)
 
 
 def _model_ids(connection: sa.Connection, models: list[dict[str, Any]]) -> dict[tuple[str, str, int], int | None]:
@@ -318,9 +304,8 @@ def _model_ids(connection: sa.Connection, models: list[dict[str, Any]]) -> dict[
     table = tables.model
     ids: dict[tuple[str, str, int], int | None] = {}
     for values in models:
-        unique = ("name", "task", "classes", "parameters")
         found = connection.execute(
-            sa.select(table.c.id).where(*(table.c[name] == values[name] for name in unique))
+            sa.select(table.c.id).where(*(table.c[name] == values[name] for name in tables.MODEL_KEY))
         ).scalar_one()
         short = (values["name"], values["task"], values["classes"])
         ids[short] = found if ids.get(short, found) == found else None

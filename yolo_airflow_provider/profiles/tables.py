@@ -32,6 +32,10 @@ BASES = ("measured", "line", "scaled", "fallback", "given")
 
 RUN_KEY = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 """Columns of a `RunKey`."""
+INSTANCE_KEY = RUN_KEY[:-1]
+"""Columns of a task instance, with all its tries."""
+MODEL_KEY = ("name", "task", "classes", "parameters")
+"""Columns by which two models are the same."""
 
 PROFILE_KEY = (
     "model",
@@ -221,7 +225,7 @@ model = sa.Table(
     _integer("stride", required=True),
     _number("gflops"),
     _integer("gflops_imgsz"),
-    sa.UniqueConstraint("name", "task", "classes", "parameters", name="facts"),
+    sa.UniqueConstraint(*MODEL_KEY, name="facts"),
 )
 
 _measured: list[sa.Column[int] | sa.Column[float]] = [
