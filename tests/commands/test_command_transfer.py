@@ -345,7 +345,8 @@ def test_an_imported_profile_is_evidence(store: ProfileStore, tmp_path: Path) ->
         model="yolov8n", imgsz=640, precision="amp", accelerator_kind="mig", product="NVIDIA-A100-SXM4-40GB"
     )
     (found,) = store.evidence(key)
-    assert found.row.key.dag_id == "site-b:cells"
+    (stored,) = store.measurements("site-b:cells", "manual__1")
+    assert found.id == stored.id
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -13,22 +12,30 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.operators.plan import decision_row, observations
 from yolo_airflow_provider.planner.choice import Choice, Question, Why
-from yolo_airflow_provider.profiles.records import MeasurementRow, RunKey, Stored
+from yolo_airflow_provider.profiles.records import EvidenceRow
 
 
-def stored(**changes: Any) -> Stored:
-    key = RunKey(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
-    row = MeasurementRow(
-        key=key,
-        part="train",
+def known(**changes: Any) -> EvidenceRow:
+    row = EvidenceRow(
+        id=1,
         kind="train",
         outcome="succeeded",
         finished_at=datetime(2026, 12, 1, tzinfo=UTC),
-        batch=16,
-        peak_device_bytes=2**31,
         accelerator_kind="cpu",
+        imgsz=640,
+        batch=16,
+        train_images=None,
+        workers=None,
+        cache=None,
+        budget_bytes=None,
+        container_limit_bytes=None,
+        peak_device_bytes=2**31,
+        peak_rss_bytes=None,
+        peak_container_bytes=None,
+        epoch_seconds=None,
+        images_per_second=None,
     )
-    return Stored(id=1, row=replace(row, **changes))
+    return row._replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -47,21 +54,21 @@ def stored(**changes: Any) -> Stored:
     ],
 )
 def test_what_counts(changes: dict[str, Any], counts: bool) -> None:
-    assert bool(observations([stored(**changes)])) is counts
+    assert bool(observations([known(**changes)])) is counts
 
 
 def test_on_cpu_images_in_memory_come_on_top_of_what_was_measured_without_them() -> None:
     kept = 100 * 320 * 320 * 3
-    without = stored(budget_bytes=2**32)
+    without = known(budget_bytes=2**32)
     (read,) = observations([without], cached=kept)
     assert (read.peak_bytes, read.budget_bytes) == (2**31 + kept, 2**32 + kept)
-    measured = stored(cache="ram", train_images=100, imgsz=320)
+    measured = known(cache="ram", train_images=100, imgsz=320)
     assert observations([measured], cached=kept)[0].peak_bytes == 2**31
     assert observations([measured])[0].peak_bytes == 2**31 - kept
 
 
 def test_on_a_gpu_images_in_memory_are_the_nodes_matter() -> None:
-    (read,) = observations([stored(accelerator_kind="mig")], cached=2**33)
+    (read,) = observations([known(accelerator_kind="mig")], cached=2**33)
     assert read.peak_bytes == 2**31
 
 

@@ -68,7 +68,7 @@ def test_whatever_the_stores_trouble_what_was_measured_is_kept(
     assert str(path) in said
     assert " ".join(str(error).split()) in said
     assert recorder(lambda: store, spool, log).store() is store
-    assert [item.row for item in store.evidence(PROFILE)] == [measurement()]
+    assert [item.row for item in store.measurements("yolo", "manual__1")] == [measurement()]
     assert len(store.frame("epoch")) == 1
 
 
@@ -76,7 +76,7 @@ def test_what_waits_is_loaded_before_what_comes_after_it(spool: Spool, store: Pr
     """The first row of a key stays, so a late file must not lose to a later report of the same run."""
     spool.put(Entry(measurements=(measurement(batch=4),)))
     recorder(lambda: store, spool, log).record([measurement(batch=8)])
-    assert [item.row.batch for item in store.evidence(PROFILE)] == [4]
+    assert [item.row.batch for item in store.measurements("yolo", "manual__1")] == [4]
 
 
 def test_an_outage_is_waited_for_once_and_not_once_a_file(spool: Spool, log: Lines) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from profile_rows import MODEL, NOON, PROFILE, decision, epoch, measurement, run_key
+from profile_rows import MODEL, NOON, decision, epoch, measurement, run_key
 from spool_doubles import AWAY, Fails, Lines
 
 from yolo_airflow_provider.profiles import spool as spool_module
@@ -74,7 +74,7 @@ def test_what_waits_is_loaded_with_everything_in_it_and_then_deleted(
     spool.put(Entry(measurements=(measurement(),), epochs=(epoch(1), epoch(2)), models=(MODEL,)))
     spool.put(Entry(decision=decision()))
     assert spool.load_into(store).files == 2
-    (stored,) = store.evidence(PROFILE)
+    (stored,) = store.measurements("yolo", "manual__1")
     assert stored.row == measurement()
     assert store.decisions("yolo", "manual__1") == [decision()]
     assert sorted(store.frame("epoch")["epoch"]) == [1, 2]

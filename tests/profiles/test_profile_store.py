@@ -16,7 +16,15 @@ from yolo_airflow_provider.contract import MEMORY_FAILURES, FailureClass
 from yolo_airflow_provider.profiles import migrate, rows, tables
 from yolo_airflow_provider.profiles.errors import RowError, StoreError
 from yolo_airflow_provider.profiles.frames import NAMES as FRAME_NAMES
-from yolo_airflow_provider.profiles.records import DecisionRow, EpochRow, MeasurementRow, ModelRow, RunKey
+from yolo_airflow_provider.profiles.records import (
+    DecisionRow,
+    EpochRow,
+    EvidenceRow,
+    MeasurementRow,
+    ModelRow,
+    ProfileKey,
+    RunKey,
+)
 from yolo_airflow_provider.profiles.store import ProfileStore
 
 
@@ -28,6 +36,12 @@ def rows_of(store: ProfileStore, table: sa.Table) -> list[dict[str, Any]]:
 def only(store: ProfileStore) -> MeasurementRow:
     (stored,) = store.measurements("yolo", "manual__1")
     return stored.row
+
+
+def parts(store: ProfileStore, profile: ProfileKey, **limit: int) -> list[str]:
+    """Parts of the measurements that are evidence, in the order read."""
+    names = {row["id"]: row["part"] for row in rows_of(store, tables.measurement)}
+    return [names[row.id] for row in store.evidence(profile, **limit)]
 
 
 def test_the_tables_hold_every_field_of_the_rows():
@@ -59,14 +73,18 @@ def test_every_unit_is_checked_by_the_database():
 UNUSUAL: dict[type, Any] = {int: 7, float: 0.1 + 0.2, str: "grün ✅ \U0001f9ea 'x' \"; DROP TABLE model; --"}
 
 
-def test_a_measurement_comes_back_with_every_field(store: ProfileStore):
+def unusual(*left_alone: str) -> MeasurementRow:
+    """A measurement with something in every field that takes anything."""
     changes: dict[str, Any] = {}
     for field in fields(MeasurementRow):
         column = tables.measurement.c.get(field.name)
-        if column is not None and field.name not in ("key", "kind", "outcome"):
-            python_type = column.type.python_type
-            changes[field.name] = UNUSUAL.get(python_type, NOON + timedelta(microseconds=1))
-    row = replace(measurement(), outcome=FailureClass.GPU_OOM, **changes)
+        if column is not None and field.name not in ("key", "kind", "outcome", *left_alone):
+            changes[field.name] = UNUSUAL.get(column.type.python_type, NOON + timedelta(microseconds=1))
+    return replace(measurement(), **changes)
+
+
+def test_a_measurement_comes_back_with_every_field(store: ProfileStore):
+    row = replace(unusual(), outcome=FailureClass.GPU_OOM)
     store.record([row])
     (stored,) = store.measurements("yolo", "manual__1")
     assert stored.row == row
@@ -332,9 +350,9 @@ def test_evidence_is_what_tells_about_memory_newest_first(store: ProfileStore):
             ),
         ]
     )
-    found = [stored.row.part for stored in store.evidence(PROFILE)]
+    found = parts(store, PROFILE)
     assert found == ["host", "probe", "oom", "old"]
-    assert [stored.row.part for stored in store.evidence(PROFILE, limit=2)] == [
+    assert parts(store, PROFILE, limit=2) == [
         "host",
         "probe",
         "oom",
@@ -343,20 +361,30 @@ def test_evidence_is_what_tells_about_memory_newest_first(store: ProfileStore):
 
 def test_evidence_of_the_same_time_is_in_a_fixed_order(store: ProfileStore):
     store.record([measurement(part=str(number)) for number in range(5)])
-    assert [stored.row.part for stored in store.evidence(PROFILE)] == ["4", "3", "2", "1", "0"]
+    assert parts(store, PROFILE) == ["4", "3", "2", "1", "0"]
 
 
 def test_evidence_of_one_number_of_classes(store: ProfileStore):
     store.record([measurement(part="three"), measurement(part="eighty", classes=80)])
-    assert [s.row.part for s in store.evidence(replace(PROFILE, classes=80))] == ["eighty"]
+    assert parts(store, replace(PROFILE, classes=80)) == ["eighty"]
     assert len(store.evidence(PROFILE)) == 2
 
 
 @pytest.mark.parametrize("product", ["", None])
 def test_a_cpu_has_no_product(store: ProfileStore, product: str | None):
     store.record([measurement(accelerator_kind="cpu", product=product)])
-    (stored,) = store.evidence(replace(PROFILE, accelerator_kind="cpu", product=""))
-    assert stored.row.product is None
+    assert len(store.evidence(replace(PROFILE, accelerator_kind="cpu", product=""))) == 1
+    assert only(store).product is None
+
+
+def test_evidence_is_what_was_measured(store: ProfileStore):
+    store.record([unusual(*tables.EVIDENCE_KEY)])
+    (found,) = store.evidence(PROFILE)
+    (stored,) = store.measurements("yolo", "manual__1")
+    assert found.id == stored.id
+    assert {name: getattr(found, name) for name in EvidenceRow._fields if name != "id"} == {
+        name: getattr(stored.row, name) for name in EvidenceRow._fields if name != "id"
+    }
 
 
 @pytest.mark.parametrize("classes", [None, 3])
@@ -368,15 +396,12 @@ def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classe
         lambda c, cursor, sql, values, *rest: seen.append((sql, values)),
     )
     store.evidence(replace(PROFILE, classes=classes))
-    newest, failures = (statement for statement in seen if statement[0].startswith("SELECT"))
-    for (sql, values), index in (
-        (newest, f"ix_measurement_evidence{'_classes' if classes else ''}"),
-        (failures, f"ix_measurement_memory_failure{'_classes' if classes else ''}"),
-    ):
-        plan = plan_of(store, sql, values)
-        assert f"using {index} " in plan
-        assert "temp b-tree" not in plan
-        assert "sort" not in plan
+    ((sql, values),) = (statement for statement in seen if statement[0].startswith("SELECT"))
+    plan = plan_of(store, sql, values)
+    for index in ("ix_measurement_evidence", "ix_measurement_memory_failure"):
+        assert f"using {index}{'_classes' if classes else ''} " in plan
+    assert "temp b-tree" not in plan
+    assert "sort" not in plan
 
 
 def plan_of(store: ProfileStore, sql: str, values: Any) -> str:
@@ -396,7 +421,7 @@ def test_what_ran_out_of_memory_is_not_forgotten(store: ProfileStore):
     store.record([measurement(part=f"later {number}", batch=8, minute=1) for number in range(80)])
     found = store.evidence(PROFILE)
     assert len(found) == 51
-    assert (found[-1].row.part, found[-1].row.batch) == ("failed", 24)
+    assert (found[-1].outcome, found[-1].batch) == ("gpu_oom", 24)
 
 
 def test_frames_keep_integers_times_and_nothing_else(store: ProfileStore):

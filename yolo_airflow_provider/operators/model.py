@@ -22,7 +22,7 @@ from yolo_airflow_provider.planner import host
 from yolo_airflow_provider.planner.choice import Choice, NothingFits, Question, choose
 
 if TYPE_CHECKING:
-    from yolo_airflow_provider.profiles.records import Stored
+    from yolo_airflow_provider.profiles.records import EvidenceRow
 
 MODEL_PARAMETERS = (
     "model",
@@ -103,7 +103,7 @@ class ModelOperator(YoloPodOperator):
             "seed": parameters.whole_number("seed", self.seed, least=0),
         }
 
-    def _known(self, common: dict[str, Any], accelerator: Accelerator) -> list[Stored]:
+    def _known(self, common: dict[str, Any], accelerator: Accelerator) -> list[EvidenceRow]:
         """What the store has of this profile."""
         return self._store().evidence(
             profile_key(self.model, common["imgsz"], amp=common["amp"], accelerator=accelerator)
@@ -113,7 +113,7 @@ class ModelOperator(YoloPodOperator):
         self,
         common: dict[str, Any],
         accelerator: Accelerator,
-        known: Sequence[Stored],
+        known: Sequence[EvidenceRow],
         *,
         batch: int | None,
         images: int | None,
@@ -146,7 +146,7 @@ class ModelOperator(YoloPodOperator):
         self,
         common: dict[str, Any],
         accelerator: Accelerator,
-        known: Sequence[Stored],
+        known: Sequence[EvidenceRow],
         *,
         batch: int,
         cached_bytes: int = 0,

@@ -21,7 +21,7 @@ from yolo_airflow_provider.planner.evidence import Observation
 from yolo_airflow_provider.planner.host import HostObservation
 
 if TYPE_CHECKING:
-    from yolo_airflow_provider.profiles.records import DecisionRow, MeasurementRow, ProfileKey, RunKey, Stored
+    from yolo_airflow_provider.profiles.records import DecisionRow, EvidenceRow, ProfileKey, RunKey
 
 _MEMORY_OUTCOMES = {"gpu_oom", "host_oom"}
 _IN_MEMORY = {"ram", "True"}
@@ -133,19 +133,19 @@ def precision(amp: bool, accelerator_kind: str) -> str:
     return "amp" if amp and accelerator_kind != "cpu" else "fp32"
 
 
-def observations(stored: Sequence[Stored], *, cached: int = 0) -> list[Observation]:
+def observations(known: Sequence[EvidenceRow], *, cached: int = 0) -> list[Observation]:
     """Measurements as the planner reads them; those that say nothing about the planned run are left out.
 
     On `cpu` images that are kept in memory are in the memory that is planned. They come on top of what a run without
     them took, and of what it did not fit into, so each measurement is read as if it had kept as many.
 
     Args:
-        stored: of the same profile.
+        known: of the same profile.
         cached: bytes of images that the planned run keeps in memory.
     """
     return [
         Observation(
-            id=item.id,
+            id=row.id,
             batch=row.batch,
             peak_bytes=_with(row.peak_device_bytes, more),
             out_of_memory=row.outcome in _MEMORY_OUTCOMES,
@@ -156,12 +156,12 @@ def observations(stored: Sequence[Stored], *, cached: int = 0) -> list[Observati
             images_per_second=row.images_per_second,
             when=row.finished_at.strftime("%Y-%m-%d %H:%M"),
         )
-        for item in stored
-        if (row := item.row).batch is not None and _tells(row) and (more := _more_cached(row, cached)) is not None
+        for row in known
+        if row.batch is not None and _tells(row) and (more := _more_cached(row, cached)) is not None
     ]
 
 
-def _more_cached(row: MeasurementRow, cached: int) -> int | None:
+def _more_cached(row: EvidenceRow, cached: int) -> int | None:
     """Bytes of images that the planned run keeps beyond the measured one; None where that is not known."""
     if row.accelerator_kind != "cpu":
         return 0
@@ -174,11 +174,11 @@ def _with(memory_bytes: int | None, more: int) -> int | None:
     return None if memory_bytes is None else max(memory_bytes + more, 1)
 
 
-def host_observations(stored: Sequence[Stored]) -> list[HostObservation]:
+def host_observations(known: Sequence[EvidenceRow]) -> list[HostObservation]:
     """Measurements as far as they tell what a run takes of its node; on `cpu` that is the planned memory itself."""
     return [
         HostObservation(
-            id=item.id,
+            id=row.id,
             container_bytes=row.peak_container_bytes,
             process_bytes=row.peak_rss_bytes,
             workers=row.workers or 0,
@@ -186,8 +186,8 @@ def host_observations(stored: Sequence[Stored]) -> list[HostObservation]:
             limit_bytes=row.container_limit_bytes,
             out_of_memory=row.outcome == FailureClass.HOST_OOM,
         )
-        for item in stored
-        if (row := item.row).accelerator_kind != "cpu" and row.outcome in ("succeeded", FailureClass.HOST_OOM)
+        for row in known
+        if row.accelerator_kind != "cpu" and row.outcome in ("succeeded", FailureClass.HOST_OOM)
     ]
 
 
@@ -196,7 +196,7 @@ def cached_bytes(images: int | None, imgsz: int | None) -> int:
     return (images or 0) * (imgsz or 0) ** 2 * 3
 
 
-def _tells(row: MeasurementRow) -> bool:
+def _tells(row: EvidenceRow) -> bool:
     # What a GPU pod's host memory did not hold says nothing about the device, and a run that broke off for another
     # reason had not come to its peak.
     return row.outcome in ("succeeded", "gpu_oom") or (row.outcome == "host_oom" and row.accelerator_kind == "cpu")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,3 +175,29 @@ class Stored:
 
     id: int
     row: MeasurementRow
+
+
+class EvidenceRow(NamedTuple):
+    """Of a measurement what plans stand on; fields as in `MeasurementRow`.
+
+    A named tuple because it is made as it comes from the database: a profile's rows are read before every run.
+    """
+
+    id: int
+    """Decisions refer to it."""
+    kind: str
+    outcome: str
+    finished_at: datetime
+    accelerator_kind: str
+    imgsz: int
+    batch: int | None
+    train_images: int | None
+    workers: int | None
+    cache: str | None
+    budget_bytes: int | None
+    container_limit_bytes: int | None
+    peak_device_bytes: int | None
+    peak_rss_bytes: int | None
+    peak_container_bytes: int | None
+    epoch_seconds: float | None
+    images_per_second: float | None

@@ -6,14 +6,15 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 
-from yolo_airflow_provider.profiles import frames, migrate, outage, rows, summaries, tables
+from yolo_airflow_provider.profiles import append, evidence, frames, migrate, outage, rows, tables
 from yolo_airflow_provider.profiles.records import (
     DecisionRow,
     EpochRow,
+    EvidenceRow,
     MeasurementRow,
     ModelRow,
     ProfileKey,
@@ -67,7 +68,7 @@ class ProfileStore:
         if not (model_values or measurement_values or epoch_values):
             return
         self.transaction(
-            lambda connection: _write(connection, model_values, measurement_values, epoch_values), write=True
+            lambda connection: append.rows(connection, model_values, measurement_values, epoch_values), write=True
         )
 
     def decide(self, row: DecisionRow) -> None:
@@ -83,7 +84,7 @@ class ProfileStore:
         values = rows.decision_values(row)
 
         def write(connection: sa.Connection) -> None:
-            statement = insert(connection, tables.decision).values(values)
+            statement = insert(connection.dialect.name, tables.decision).values(values)
             changed = {name: statement.excluded[name] for name in values if name not in tables.RUN_KEY}
             is_newer = statement.excluded.decided_at >= tables.decision.c.decided_at
             connection.execute(
@@ -92,8 +93,8 @@ class ProfileStore:
 
         self.transaction(write, write=True)
 
-    def evidence(self, key: ProfileKey, limit: int = 50) -> list[Stored]:
-        """What is known about the memory of one profile: the newest rows, then older failures.
+    def evidence(self, key: ProfileKey, limit: int = 50) -> list[EvidenceRow]:
+        """What is known about the memory of one profile, newest first.
 
         Trainings and probe points of that model, input size, precision and product that succeeded with a peak, and
         those that failed for memory. Of these the smallest batches are always among the rows: what ran out of
@@ -104,21 +105,7 @@ class ProfileStore:
             key: the profile; `classes` None means any number of classes, an empty product means none.
             limit: most rows of the newest, and most failures beside them.
         """
-        table = tables.measurement
-        newest_first = (table.c.finished_at.desc(), table.c.id.desc())
-        statements = (
-            _of_profile(key, tables.EVIDENCE, newest_first, limit),
-            _of_profile(key, tables.MEMORY_FAILURE, (table.c.batch, table.c.id), limit),
-        )
-
-        def read(connection: sa.Connection) -> list[Stored]:
-            newest, smallest = (connection.execute(statement).all() for statement in statements)
-            known = {row.id for row in newest}
-            return [
-                rows.stored_measurement(row) for row in (*newest, *(row for row in smallest if row.id not in known))
-            ]
-
-        return self.transaction(read)
+        return self.transaction(lambda connection: evidence.read(connection, key, limit))
 
     def measurements(self, dag_id: str, run_id: str) -> list[Stored]:
         """All measurements of a DAG run, in the order in which they were finished."""
@@ -210,103 +197,3 @@ class ProfileStore:
 def _release(engine: sa.Engine, process: int) -> None:
     # A forked process leaves its parent's connections alone: closing one would end it for both.
     engine.dispose(close=os.getpid() == process)
-
-
-def _of_profile(
-    key: ProfileKey, condition: str, order: tuple[sa.ColumnElement[Any], ...], limit: int
-) -> sa.Select[Any]:
-    table = tables.measurement
-    statement = (
-        rows.select_measurements()
-        .where(sa.text(condition))
-        .where(
-            table.c.model == key.model,
-            table.c.imgsz == key.imgsz,
-            table.c.precision == key.precision,
-            table.c.accelerator_kind == key.accelerator_kind,
-            table.c.product == key.product if key.product else table.c.product.is_(None),
-        )
-        .order_by(*order)
-        .limit(limit)
-    )
-    return statement if key.classes is None else statement.where(table.c.classes == key.classes)
-
-
-def _write(
-    connection: sa.Connection,
-    models: list[dict[str, Any]],
-    measurements: list[dict[str, Any]],
-    epochs: list[dict[str, Any]],
-) -> None:
-    # Rows in the order of their keys: two writers of the same rows then wait for each other in one direction only.
-    models = sorted(models, key=lambda values: tuple(values[name] for name in tables.MODEL_KEY))
-    if models:
-        new_models = insert(connection, tables.model).on_conflict_do_nothing(index_elements=tables.MODEL_KEY)
-        connection.execute(new_models, models)
-    model_ids = _model_ids(connection, models)
-    trained = _append_epochs(connection, epochs)
-    key = (*tables.RUN_KEY, "part")
-    statement = (
-        insert(connection, tables.measurement)
-        .on_conflict_do_nothing(index_elements=key)
-        .returning(tables.measurement.c.id)
-    )
-    appended = []
-    # These in the order given, which is the order of their ids: only a second writer of the same run has the same ones.
-    for values in measurements:
-        derived = {
-            "model_id": model_ids.get((values["model"], values["model_task"], values["classes"])),
-            "trained_seconds": _trained_seconds(values, trained),
-        }
-        found = connection.execute(statement, values | derived).scalar_one_or_none()
-        if found is not None:
-            appended.append(values | derived | {"id": found})
-    summaries.add(connection, appended)
-
-
-def _append_epochs(connection: sa.Connection, epochs: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
-    """Append epochs; returns how long those took that were not there yet, by task instance."""
-    trained = {_instance(values): 0.0 for values in epochs}
-    if epochs:
-        table, key = tables.epoch, (*tables.RUN_KEY, "epoch")
-        returned = (*(table.c[name] for name in tables.INSTANCE_KEY), table.c.seconds)
-        statement = insert(connection, table).on_conflict_do_nothing(index_elements=key).returning(*returned)
-        ordered = sorted(epochs, key=lambda values: tuple(values[name] for name in key))
-        for row in connection.execute(statement, ordered).mappings():
-            trained[_instance(row)] += row["seconds"]
-    return trained
-
-
-def _trained_seconds(values: Mapping[str, Any], trained: dict[tuple[Any, ...], float]) -> float | None:
-    """What a training spent in epochs: those that came with it, also of tries that left nothing else behind.
-
-    They are counted once. Where none came (the workspace is not seen from here), the median epoch times those that the
-    try ran itself.
-    """
-    if values["kind"] != "train":
-        return None
-    instance = _instance(values)
-    if instance in trained:
-        spent, trained[instance] = min(trained[instance], tables.LARGEST_NUMBER), 0.0
-        return spent
-    epochs = (values["epochs_done"] or 0) - (values["resumed_epochs"] or 0)
-    if values["epoch_seconds"] is None or epochs <= 0:
-        return None
-    return float(min(values["epoch_seconds"] * epochs, tables.LARGEST_NUMBER))
-
-
-def _instance(values: Mapping[str, Any] | sa.RowMapping) -> tuple[Any, ...]:
-    return tuple(values[name] for name in tables.INSTANCE_KEY)
-
-
-def _model_ids(connection: sa.Connection, models: list[dict[str, Any]]) -> dict[tuple[str, str, int], int | None]:
-    """Id of each model by name, task and classes; None where several differ only in their parameters."""
-    table = tables.model
-    ids: dict[tuple[str, str, int], int | None] = {}
-    for values in models:
-        found = connection.execute(
-            sa.select(table.c.id).where(*(table.c[name] == values[name] for name in tables.MODEL_KEY))
-        ).scalar_one()
-        short = (values["name"], values["task"], values["classes"])
-        ids[short] = found if ids.get(short, found) == found else None
-    return ids

@@ -7,6 +7,7 @@ when it was appended, so that they are what a recount would give.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
@@ -19,9 +20,9 @@ from yolo_airflow_provider.profiles import tables
 _LARGEST_INTEGER = 2**63 - 1
 
 
-def insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+def insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """The dialect's INSERT, the one that knows ON CONFLICT."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def add(connection: sa.Connection, appended: Sequence[dict[str, Any]]) -> None:
@@ -34,14 +35,18 @@ def add(connection: sa.Connection, appended: Sequence[dict[str, Any]]) -> None:
     # In one order everywhere: two writers that want each other's rows would otherwise wait for each other.
     profiles = sorted((row for values in appended if (row := _profile(values))), key=_order(tables.PROFILE_KEY))
     usages = sorted((row for values in appended if (row := _usage(values))), key=_order(tables.USAGE_KEY))
-    for table, rows, key, changes in (
-        (tables.profile, profiles, tables.PROFILE_KEY, _profile_changes),
-        (tables.usage_day, usages, tables.USAGE_KEY, _usage_changes),
-    ):
+    for table, rows in ((tables.profile, profiles), (tables.usage_day, usages)):
         if rows:
-            statement = insert(connection, table)
-            changed = changes(table, statement.excluded)
-            connection.execute(statement.on_conflict_do_update(index_elements=key, set_=changed), rows)
+            connection.execute(_upsert(connection.dialect.name, table), rows)
+
+
+@functools.cache
+def _upsert(dialect: str, table: sa.Table) -> sa.Executable:
+    statement = insert(dialect, table)
+    changes = _profile_changes if table is tables.profile else _usage_changes
+    return statement.on_conflict_do_update(
+        index_elements=list(table.primary_key), set_=changes(table, statement.excluded)
+    )
 
 
 def _order(names: tuple[str, ...]) -> Any:

@@ -51,6 +51,8 @@ PROFILE_KEY = (
 """Columns of a profile in `profile`: what one resource card speaks of."""
 USAGE_KEY = ("dag_id", "day", "accelerator_kind", "product", "mig_profile")
 """Columns of a row in `usage_day`."""
+EVIDENCE_KEY = ("model", "imgsz", "precision", "accelerator_kind", "product", "classes")
+"""Columns of a `ProfileKey`: what two runs must share for the memory of one to tell that of the other."""
 UNKNOWN_NUMBER = -1
 """In the key of a summary, where NULL would make two rows of one: the number of classes that nobody knows."""
 
@@ -312,8 +314,8 @@ measurement = sa.Table(
 
 # The planner's reads: the newest few rows of one profile, with and without the number of classes. Both end
 # in the order asked for, so that a read stops after its LIMIT however long the history is.
-_PROFILE = ("model", "imgsz", "precision", "accelerator_kind", "product")
-for _name, _middle in (("evidence", ()), ("evidence_classes", ("classes",))):
+_PROFILE, _CLASSES = EVIDENCE_KEY[:-1], EVIDENCE_KEY[-1:]
+for _name, _middle in (("evidence", ()), ("evidence_classes", _CLASSES)):
     sa.Index(
         _name,
         *(measurement.c[column] for column in (*_PROFILE, *_middle, "finished_at", "id")),
@@ -321,7 +323,7 @@ for _name, _middle in (("evidence", ()), ("evidence_classes", ("classes",))):
         postgresql_where=sa.text(EVIDENCE),
     )
 
-for _name, _middle in (("memory_failure", ()), ("memory_failure_classes", ("classes",))):
+for _name, _middle in (("memory_failure", ()), ("memory_failure_classes", _CLASSES)):
     sa.Index(
         _name,
         *(measurement.c[column] for column in (*_PROFILE, *_middle, "batch", "id")),
