@@ -76,6 +76,8 @@ def ended_try(outcome: str, *, run_id: str = "manual__1", **changes: Any) -> Mea
 
 def train(dataset: dict[str, Any], **changes: Any) -> MigTrainOperator:
     arguments = {"task_id": "train", "model": "yolov8n", "data": dataset, "epochs": 3, "imgsz": 320, "namespace": "ml"}
+    # What the architecture predicts would take up to 64.
+    arguments["max_batch"] = 16
     return MigTrainOperator(**{**arguments, **changes})
 
 

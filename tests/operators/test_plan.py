@@ -34,6 +34,7 @@ def known(**changes: Any) -> EvidenceRow:
         peak_container_bytes=None,
         epoch_seconds=None,
         images_per_second=None,
+        mig_profile=None,
     )
     return row._replace(**changes)
 

@@ -37,6 +37,8 @@ def build(operator: Any, context: dict[str, Any]) -> tuple[k8s.V1Pod, k8s.V1Cont
 
 def train(dataset: dict[str, Any], **changes: Any) -> MigTrainOperator:
     arguments = {"task_id": "train", "model": "yolov8n", "data": dataset, "epochs": 3, "imgsz": 320, "image": "w:1"}
+    # What the architecture predicts would take up to 64.
+    arguments["max_batch"] = 16
     return MigTrainOperator(**{"namespace": "ml", **arguments, **changes})
 
 

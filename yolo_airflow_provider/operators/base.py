@@ -53,12 +53,14 @@ class Proposal:
         need: what it takes of the node beside the accelerator.
         choice: the planner's, where there was one.
         amp: mixed precision.
+        objective: of the choice among accelerators.
     """
 
     job: Job
     need: HostNeed
     choice: tuple[Question, Choice] | None = None
     amp: bool = False
+    objective: str | None = None
 
 
 @dataclass(frozen=True)
@@ -333,12 +335,15 @@ class YoloPodOperator(AdoptingPodOperator):
         identity = identity_of(context)
         try:
             self._earlier = earlier_tries(store, identity)
-            candidate, fit = self._first_that_fits(candidates, refused)
+            candidate, fit = self._one_that_fits(candidates, refused)
             spec = self._spec(identity, candidate.accelerator, fit.proposal.job, enforce_budget=enforce_budget)
             if fit.proposal.choice is not None:
                 question, choice = fit.proposal.choice
                 self.log.info("Plan: %s", choice.sentence)
-                self._recorder.decide(decision_row(question, choice, spec, amp=fit.proposal.amp))
+                proposal = fit.proposal
+                self._recorder.decide(
+                    decision_row(question, choice, spec, amp=proposal.amp, objective=proposal.objective)
+                )
         except ValidationError as error:
             raise BadInput(f"{self.task_id}: {describe(error)}") from None
         finally:
@@ -347,11 +352,19 @@ class YoloPodOperator(AdoptingPodOperator):
             self.log.info("Memory of the pod: %.2f GiB; %s", need.memory_bytes / 2**30, need.why)
         return spec, candidate, fit
 
-    def _first_that_fits(self, candidates: Sequence[Candidate], refused: Refusal | None) -> tuple[Candidate, Fit]:
-        """The first candidate in which something fits and that a node can run; one that fits, if none can be run."""
+    def _preferred(self, fitting: Sequence[tuple[Candidate, Fit]]) -> tuple[Candidate, Fit]:
+        """Of candidates in which something fits and that a node can run, the one to take."""
+        return fitting[0]
+
+    def _one_that_fits(self, candidates: Sequence[Candidate], refused: Refusal | None) -> tuple[Candidate, Fit]:
+        """The best candidate in which something fits and that a node can run; one that fits, if none can be run.
+
+        One that an earlier try had, and whose size was not at fault, is kept.
+        """
         kept = [candidate for candidate in candidates if self._earlier.ran_on(candidate.accelerator)]
         unfit: DoesNotFit | None = None
         nowhere: tuple[Candidate, Fit] | None = None
+        fitting: list[tuple[Candidate, Fit]] = []
         for candidate in [*kept, *(c for c in candidates if c not in kept)]:
             try:
                 proposal = self._propose(candidate.accelerator)
@@ -360,9 +373,14 @@ class YoloPodOperator(AdoptingPodOperator):
                 unfit = error
                 continue
             why = refused(candidate, proposal) if refused is not None else None
-            if why is None:
+            if why is not None:
+                nowhere = nowhere or (candidate, Fit(proposal, refused=why))
+            elif candidate in kept:
                 return candidate, Fit(proposal)
-            nowhere = nowhere or (candidate, Fit(proposal, refused=why))
+            else:
+                fitting.append((candidate, Fit(proposal)))
+        if fitting:
+            return self._preferred(fitting)
         if nowhere is not None:
             return nowhere
         raise unfit or BadInput(f"{self.task_id}: there is nothing to run on")

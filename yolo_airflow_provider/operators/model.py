@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from yolo_airflow_provider.contract import DatasetSummary, JobSpec, profile_name
 from yolo_airflow_provider.errors import BadInput, DoesNotFit, YoloError
 from yolo_airflow_provider.gpus.accelerator import Accelerator
-from yolo_airflow_provider.operators import parameters
+from yolo_airflow_provider.operators import forecast, parameters
 from yolo_airflow_provider.operators.base import YoloPodOperator
 from yolo_airflow_provider.operators.plan import (
     DataSource,
@@ -116,9 +116,11 @@ class ModelOperator(YoloPodOperator):
         known: Sequence[EvidenceRow],
         *,
         batch: int | None,
-        images: int | None,
+        source: DataSource,
         max_batch: int,
+        min_batch: int = 1,
         cached: int = 0,
+        epochs: int | None = None,
     ) -> tuple[Question, Choice]:
         """Ask the planner.
 
@@ -131,9 +133,29 @@ class ModelOperator(YoloPodOperator):
             imgsz=common["imgsz"],
             accelerator=accelerator,
             batch=batch,
-            images=images,
+            images=source.images,
             max_batch=max_batch,
+            min_batch=min_batch,
             kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"], accelerator),
+            workload=forecast.workload(
+                self.model,
+                common["imgsz"],
+                amp=common["amp"],
+                optimizer=common["optimizer"],
+                accelerator=accelerator,
+                dataset=source.summary,
+            ),
+            time=forecast.epoch_time(
+                self.model,
+                common["imgsz"],
+                amp=common["amp"],
+                workers=common["workers"],
+                cached=cached > 0,
+                accelerator=accelerator,
+                dataset=source.summary,
+                known=known,
+            ),
+            epochs=epochs,
         )
         try:
             return question, choose(question, observations(known, cached=cached))

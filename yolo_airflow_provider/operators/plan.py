@@ -202,7 +202,9 @@ def _tells(row: EvidenceRow) -> bool:
     return row.outcome in ("succeeded", "gpu_oom") or (row.outcome == "host_oom" and row.accelerator_kind == "cpu")
 
 
-def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool) -> DecisionRow:
+def decision_row(
+    question: Question, choice: Choice, spec: JobSpec, *, amp: bool, objective: str | None = None
+) -> DecisionRow:
     """The choice as the store keeps it."""
     from yolo_airflow_provider.profiles.records import DecisionRow
 
@@ -224,7 +226,11 @@ def decision_row(question: Question, choice: Choice, spec: JobSpec, *, amp: bool
         predicted_bytes=memory.expected_bytes if memory else None,
         predicted_low_bytes=memory.low_bytes if memory else None,
         predicted_high_bytes=memory.high_bytes if memory else None,
+        predicted_reserved_bytes=memory.reserved_bytes if memory else None,
         predicted_epoch_seconds=choice.epoch_seconds,
+        predicted_epoch_low_seconds=choice.time.low_seconds if choice.time else None,
+        predicted_epoch_high_seconds=choice.time.high_seconds if choice.time else None,
+        objective=objective,
         candidates=[asdict(candidate) for candidate in choice.candidates],
         evidence=list(choice.evidence),
     )

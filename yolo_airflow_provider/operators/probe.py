@@ -42,7 +42,7 @@ class ProfileProbeOperator(ModelOperator):
         batches = self._batches(source.images)
         stored = self._known(common, accelerator)
         # Refuses a budget that holds no training at all, before a probe is spent on it.
-        _, choice = self._choose(common, accelerator, stored, batch=None, images=source.images, max_batch=max(batches))
+        _, choice = self._choose(common, accelerator, stored, batch=None, source=source, max_batch=max(batches))
         known = {candidate.batch for candidate in choice.candidates if candidate.ran_out}
         if known:
             batches = [batch for batch in batches if batch < min(known)] or [1]

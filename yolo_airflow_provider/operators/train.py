@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from yolo_airflow_provider.contract import JobResult, JobSpec, TrainJob
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.operators import parameters
-from yolo_airflow_provider.operators.base import Proposal
+from yolo_airflow_provider.operators.base import Fit, Proposal
 from yolo_airflow_provider.operators.model import ModelOperator
+from yolo_airflow_provider.operators.offers import Candidate
 from yolo_airflow_provider.operators.plan import DataSource, cached_bytes, read_data
-from yolo_airflow_provider.planner.choice import CPU_RUNTIME_BYTES, DEFAULT_MAX_BATCH
+from yolo_airflow_provider.planner.choice import CPU_RUNTIME_BYTES, DEFAULT_MAX_BATCH, LEAST_BATCH
+from yolo_airflow_provider.planner.options import OBJECTIVES, Objective, Option, best
 
 _PLANNED = frozenset(
     {"batch", "imgsz", "epochs", "model", "data", "workers", "amp", "device", "cache", "seed", "optimizer", "task"}
@@ -31,6 +33,9 @@ class MigTrainOperator(ModelOperator):
     :param epochs: of the whole training, over all tries. (templated)
     :param batch: images a step, or `auto`. A number is overruled only where it is known not to fit. (templated)
     :param max_batch: largest batch that `auto` chooses. (templated)
+    :param min_batch: smallest batch that `auto` chooses; batch normalisation bears smaller ones badly. (templated)
+    :param optimize: which of several accelerators is taken: `cost` weighs the time by the share of the card, `time`
+        takes the fastest, `fit` the smallest. What is free comes before what is in use. (templated)
     :param cache: Ultralytics' image cache: False, `ram` or `disk`. (templated)
     :param resume: False trains anew; what was there is moved aside. (templated)
     :param train_arguments: further Ultralytics training arguments, such as `{"lr0": 0.01}`. (templated)
@@ -44,6 +49,8 @@ class MigTrainOperator(ModelOperator):
         "epochs",
         "batch",
         "max_batch",
+        "min_batch",
+        "optimize",
         "cache",
         "resume",
         "train_arguments",
@@ -55,6 +62,8 @@ class MigTrainOperator(ModelOperator):
         epochs: int | str,
         batch: int | str = "auto",
         max_batch: int | str = DEFAULT_MAX_BATCH,
+        min_batch: int | str = LEAST_BATCH,
+        optimize: str = "cost",
         cache: bool | str = False,
         resume: bool | str = True,
         train_arguments: Mapping[str, Any] | None = None,
@@ -64,6 +73,8 @@ class MigTrainOperator(ModelOperator):
         self.epochs = epochs
         self.batch = batch
         self.max_batch = max_batch
+        self.min_batch = min_batch
+        self.optimize = optimize
         self.cache = cache
         self.resume = resume
         self.train_arguments = train_arguments
@@ -73,6 +84,7 @@ class MigTrainOperator(ModelOperator):
         common = self._common(source)
         self._check_arguments()
         cache = self.cache if self.cache in ("ram", "disk") else parameters.switch("cache", self.cache)
+        epochs = parameters.whole_number("epochs", self.epochs, least=1)
         stored = self._known(common, accelerator)
         cached = self._cached_bytes(source, common["imgsz"], accelerator) if cache in (True, "ram") else 0
         question, choice = self._choose(
@@ -80,20 +92,41 @@ class MigTrainOperator(ModelOperator):
             accelerator,
             stored,
             batch=parameters.batch_size(self.batch),
-            images=source.images,
+            source=source,
             max_batch=parameters.whole_number("max_batch", self.max_batch, least=1),
+            min_batch=parameters.whole_number("min_batch", self.min_batch, least=1),
             cached=cached,
+            epochs=epochs,
         )
         job = TrainJob(
             **common,
-            epochs=parameters.whole_number("epochs", self.epochs, least=1),
+            epochs=epochs,
             batch=choice.batch,
             cache=cache,
             resume=parameters.switch("resume", self.resume),
             overrides=dict(self.train_arguments or {}),
         )
         need = self._need(common, accelerator, stored, batch=job.batch, cached_bytes=cached)
-        return Proposal(job, need, choice=(question, choice), amp=job.amp)
+        return Proposal(job, need, choice=(question, choice), amp=job.amp, objective=self._objective())
+
+    def _preferred(self, fitting: Sequence[tuple[Candidate, Fit]]) -> tuple[Candidate, Fit]:
+        """The best by the objective."""
+        options = [
+            Option(
+                candidate.accelerator,
+                fit.proposal.choice[1],
+                epochs=int(self.epochs),
+                free=candidate.offer is None or candidate.offer.free is None or candidate.offer.free > 0,
+            )
+            for candidate, fit in fitting
+            if fit.proposal.choice is not None
+        ]
+        return fitting[best(options, self._objective())]
+
+    def _objective(self) -> Objective:
+        if self.optimize not in OBJECTIVES:
+            raise BadInput(f"optimize={self.optimize!r} is none of {', '.join(OBJECTIVES)}")
+        return cast(Objective, self.optimize)
 
     def _cached_bytes(self, source: DataSource, imgsz: int, accelerator: Accelerator) -> int:
         """What keeping all images in memory takes; Ultralytics keeps those of both splits."""

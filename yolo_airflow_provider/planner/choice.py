@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.planner.evidence import Evidence, Observation, sort_evidence
-from yolo_airflow_provider.planner.memory import Estimate, MemoryModel, fit
+from yolo_airflow_provider.planner.memory import Estimate, MemoryModel, Prior, fit
+from yolo_airflow_provider.planner.need import Constants, Workload, needed
+from yolo_airflow_provider.planner.timing import EpochTime
 
 DEFAULT_MARGIN_PERCENT = 10.0
 DEFAULT_MAX_BATCH = 64
@@ -23,7 +26,13 @@ CPU_RUNTIME_BYTES = 300 * 2**20
 """Less than any worker holds once torch and Ultralytics are imported, whatever the build (0.55 to 0.8 GiB with torch
 2.14's CUDA build and a nano model, before the first image). What lies above is for the run to find out."""
 
-Why = Literal["measured", "line", "scaled", "fallback", "given"]
+LEAST_BATCH = 4
+"""Below it the statistics of batch normalisation are noise (Wu and He, Group Normalization, 2018, figure 1: the error
+rises below 8 and doubles at 2). The effective batch is kept by accumulating gradients up to the nominal 64."""
+THROUGHPUT_LOSS = 0.05
+"""A larger batch that was measured to be slower by more than this is not worth its memory."""
+
+Why = Literal["measured", "line", "scaled", "predicted", "fallback", "given"]
 
 
 class NothingFits(ValueError):
@@ -44,6 +53,11 @@ class Question:
         kept: batch of a try that broke off for a reason that is none of the batch's; taken up again where the author
             asked for none.
         margin_percent: of the budget to leave free.
+        min_batch: smallest batch to choose, as far as the data set has as many images.
+        workload: what is trained, for a prediction where nothing was measured; None where the architecture is unknown.
+        constants: of that prediction, where history corrected them.
+        time: seconds of an epoch by batch, None where they cannot be told.
+        epochs: of the training, None for a probe.
     """
 
     model: str
@@ -54,6 +68,17 @@ class Question:
     max_batch: int = DEFAULT_MAX_BATCH
     kept: int | None = None
     margin_percent: float = DEFAULT_MARGIN_PERCENT
+    min_batch: int = 1
+    workload: Workload | None = None
+    constants: Constants | None = None
+    time: Callable[[int], EpochTime | None] | None = None
+    epochs: int | None = None
+
+    @property
+    def prior(self) -> Prior | None:
+        """What the architecture predicts for a batch."""
+        work = self.workload
+        return None if work is None else lambda batch: needed(work, batch, self.constants)
 
 
 @dataclass(frozen=True)
@@ -79,18 +104,19 @@ class Choice:
     candidates: tuple[Candidate, ...]
     evidence: tuple[int, ...]
     sentence: str
+    time: EpochTime | None = None
 
 
 def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     """Decide a batch from the observations of the same configuration.
 
     Raises:
-        NothingFits: the budget is smaller than batch 1 needs.
+        NothingFits: the budget is smaller than the smallest batch needs; the message names what would fit.
         ValueError: the asked batch is not positive or larger than the data set.
     """
     _check(question)
     evidence = sort_evidence(observations)
-    model = fit(evidence)
+    model = fit(evidence, question.prior)
     _refuse_hopeless(question, model)
     candidates = _consider(question, model)
     fitting = [candidate.batch for candidate in candidates if not candidate.why_not]
@@ -99,10 +125,11 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     if asked is not None and not _ruled_out(question, model, asked):
         batch, as_asked = asked, True
     else:
-        batch = max(fitting) if fitting else _fallback(question, model)
+        batch = _fastest(fitting, evidence) if fitting else _fallback(question, model)
     memory = model.estimate(batch)
     why: Why = "given" if as_asked else _why(memory, batch in fitting)
-    seconds = _epoch_seconds(evidence, question.images)
+    time = question.time(batch) if question.time is not None else None
+    seconds = time.expected_seconds if time is not None else _epoch_seconds(evidence, question.images)
     return Choice(
         batch=batch,
         why=why,
@@ -110,7 +137,8 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
         epoch_seconds=seconds,
         candidates=_explained(candidates, batch),
         evidence=tuple(evidence.ids),
-        sentence=_sentence(question, batch, why, memory, seconds, evidence),
+        sentence=_sentence(question, batch, why, memory, seconds, evidence, time),
+        time=time,
     )
 
 
@@ -140,14 +168,67 @@ def _refuse_hopeless(question: Question, model: MemoryModel) -> None:
             f"a budget of {_gib(budget)} holds no training on cpu: torch and Ultralytics alone take more than"
             f" {_gib(CPU_RUNTIME_BYTES)}; give the task more memory"
         )
-    smallest = model.estimate(1)
-    failed = model.known_not_to_fit(1, budget)
-    if failed is not None or (smallest is not None and smallest.basis != "scaled" and smallest.expected_bytes > budget):
+    least = _least(question)
+    smallest = model.estimate(least)
+    failed = model.known_not_to_fit(least, budget)
+    if failed is not None or (smallest is not None and _too_large(smallest, budget)):
         need = f"about {_gib(smallest.expected_bytes)}" if smallest else f"more than {_gib(budget)}"
         raise NothingFits(
-            f"{question.model} at {question.imgsz} needs {need} for batch 1, the budget on"
-            f" {question.accelerator.label} is {_gib(budget)}; use a smaller imgsz or model, or more memory"
+            f"{question.model} at {question.imgsz} needs {need} for batch {least}, the budget on"
+            f" {question.accelerator.label} is {_gib(budget)}; {_alternatives(question, model, least, budget)}"
         )
+
+
+def _too_large(smallest: Estimate, budget: int) -> bool:
+    # What is only a bound (scaled without a shape) or a prediction refuses where even its lower end is too much.
+    if smallest.basis in ("scaled", "predicted"):
+        return smallest.low_bytes > budget and smallest.basis == "predicted"
+    return smallest.expected_bytes > budget
+
+
+def _least(question: Question) -> int:
+    """The smallest batch to choose: what was asked for, else what batch normalisation bears and the data set has."""
+    if question.batch is not None:
+        return 1
+    return max(1, min(question.min_batch, question.max_batch, question.images or question.min_batch))
+
+
+def _alternatives(question: Question, model: MemoryModel, least: int, budget: int) -> str:
+    """What would fit instead, nearest first."""
+    found = []
+    usable = _usable(question)
+    for batch in range(least - 1, 0, -1):
+        estimate = model.estimate(batch)
+        if estimate is not None and estimate.high_bytes <= usable and model.known_not_to_fit(batch, budget) is None:
+            found.append(f"batch={batch} would fit, which batch normalisation bears badly")
+            break
+    work = question.workload
+    if work is not None:
+        stride = work.architecture.stride
+        for imgsz in range(question.imgsz - stride, stride, -stride):
+            if needed(replace(work, imgsz=imgsz), least, question.constants).high <= usable:
+                found.append(f"imgsz={imgsz} would fit with batch {least}")
+                break
+    estimate = model.estimate(least)
+    if estimate is not None:
+        more = estimate.high_bytes / (1 - question.margin_percent / 100)
+        found.append(f"so would {_gib(int(more))} of memory")
+    return ", ".join(found) if found else "use a smaller imgsz or model, or more memory"
+
+
+def _fastest(fitting: Sequence[int], evidence: Evidence) -> int:
+    """The largest batch that fits, or a smaller one where larger ones were measured to be slower."""
+    rates: dict[int, float] = {}
+    for seen in (*evidence.runs, *evidence.probes):
+        if seen.images_per_second:
+            rates[seen.batch] = max(rates.get(seen.batch, 0.0), seen.images_per_second)
+    largest = max(fitting)
+    tried = {batch: rate for batch, rate in rates.items() if batch in fitting}
+    if not tried:
+        return largest
+    best = max(tried, key=lambda batch: (tried[batch], batch))
+    slower = [b for b, rate in rates.items() if best < b <= largest and rate < tried[best] * (1 - THROUGHPUT_LOSS)]
+    return max(batch for batch in fitting if batch < min(slower)) if slower else largest
 
 
 def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
@@ -155,7 +236,7 @@ def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
     if question.batch is not None:
         limit = min(limit, question.batch)
     batches = {*candidate_batches(limit), *(batch for batch in model.measured if batch <= limit)}
-    return [_candidate(question, model, batch) for batch in sorted(batches)]
+    return [_candidate(question, model, batch) for batch in sorted(batches) if batch >= _least(question)]
 
 
 def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
@@ -206,14 +287,14 @@ def _fallback(question: Question, model: MemoryModel) -> int:
     limits += [question.images] if question.images else []
     limits += [question.batch] if question.batch else []
     budget = question.accelerator.memory_bytes
-    if budget is not None and model.line is not None:
-        return 1  # the line says that batch 1 fits on the expected value, though not on the upper bound
+    if budget is not None and (model.line is not None or (model.prior is not None and model.single is None)):
+        return _least(question)  # it fits on the expected value, though not on the upper bound
     limits += [
         max(1, failure.batch // 2) for failure in model.failures if model.known_not_to_fit(failure.batch, budget)
     ]
     if model.single is not None and budget is not None:
         limits.append(max(1, model.single[0] // 2))
-    return min(limits)
+    return max(_least(question), min(limits)) if model.prior is not None else min(limits)
 
 
 def _why(memory: Estimate | None, fits: bool) -> Why:
@@ -250,6 +331,7 @@ def _sentence(
     memory: Estimate | None,
     seconds: float | None,
     evidence: Evidence,
+    time: EpochTime | None = None,
 ) -> str:
     budget = question.accelerator.memory_bytes
     room = f" of {_gib(budget)}" if budget else ""
@@ -264,9 +346,20 @@ def _sentence(
             f", {_gib(memory.expected_bytes)} predicted ({_gib(memory.low_bytes)} to {_gib(memory.high_bytes)})"
             f"{room}{left}"
         )
-    if seconds is not None:
+    if time is not None and question.epochs is not None:
+        head += f", {duration(time.total(question.epochs))}"
+    elif seconds is not None:
         head += f", about {seconds:.0f} s an epoch"
     return f"{head}; {_grounds(why, evidence)}"
+
+
+def duration(time: EpochTime) -> str:
+    """`about 72 min (58 to 90)`; seconds below three minutes, hours from three hours."""
+    units = (("s", 1, 180.0), ("min", 60, 10_800.0), ("h", 3600, math.inf))
+    unit, seconds, _ = next(one for one in units if time.expected_seconds < one[2])
+    expected, low, high = (value / seconds for value in (time.expected_seconds, time.low_seconds, time.high_seconds))
+    digits = 1 if unit == "h" else 0
+    return f"about {expected:.{digits}f} {unit} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def _grounds(why: Why, evidence: Evidence) -> str:
@@ -282,6 +375,8 @@ def _grounds(why: Why, evidence: Evidence) -> str:
     if evidence.failures:
         failed = evidence.failures[0]
         named.append(f"batch {failed.batch} having run out of memory (measurement {failed.id})")
+    if not named and why == "predicted":
+        return "nothing measured yet, predicted from the architecture"
     if not named:
         return f"nothing measured yet, so this is {'not checked' if why == 'given' else 'a fixed fallback'}"
     if why == "fallback":

@@ -144,13 +144,19 @@ class DecisionRow:
     budget_bytes: int | None
     batch: int
     basis: str
-    """`measured`, `line`, `scaled`, `fallback` or `given`."""
+    """`measured`, `line`, `scaled`, `predicted`, `fallback` or `given`."""
     sentence: str
     margin_percent: float
     predicted_bytes: int | None = None
     predicted_low_bytes: int | None = None
     predicted_high_bytes: int | None = None
+    predicted_reserved_bytes: int | None = None
+    """Of the memory what torch's allocator holds, which is what Ultralytics prints; None on `cpu`."""
     predicted_epoch_seconds: float | None = None
+    predicted_epoch_low_seconds: float | None = None
+    predicted_epoch_high_seconds: float | None = None
+    objective: str | None = None
+    """What was optimised for: `cost`, `time` or `fit`."""
     candidates: list[dict[str, object]] = field(default_factory=list)
     evidence: list[int] = field(default_factory=list)
     """Ids of the measurements it stands on."""
@@ -201,3 +207,4 @@ class EvidenceRow(NamedTuple):
     peak_container_bytes: int | None
     epoch_seconds: float | None
     images_per_second: float | None
+    mig_profile: str | None

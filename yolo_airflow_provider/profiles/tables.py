@@ -28,7 +28,7 @@ OUTCOMES = (
     "code",
     "lost",
 )
-BASES = ("measured", "line", "scaled", "fallback", "given")
+BASES = ("measured", "line", "scaled", "predicted", "fallback", "given")
 
 RUN_KEY = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 """Columns of a `RunKey`."""
@@ -357,6 +357,7 @@ _decided: list[sa.Column[int] | sa.Column[float]] = [
     _bytes("predicted_bytes"),
     _bytes("predicted_low_bytes"),
     _bytes("predicted_high_bytes"),
+    _bytes("predicted_reserved_bytes"),
     _integer("batch", required=True),
     _number("margin_percent", required=True),
 ]
@@ -375,6 +376,9 @@ decision = sa.Table(
     _text("basis", required=True),
     _text("sentence", required=True),
     _number("predicted_epoch_seconds"),
+    _number("predicted_epoch_low_seconds"),
+    _number("predicted_epoch_high_seconds"),
+    _text("objective"),
     *_decided,
     sa.Column("candidates", _JSON, nullable=False),
     sa.Column("evidence", _JSON, nullable=False),

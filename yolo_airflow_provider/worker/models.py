@@ -66,9 +66,41 @@ def known_architectures() -> tuple[str, ...]:
         names.add(file.stem)
         scales = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("scales") or {}
         family = re.match(r"(yolo(?:e-)?v?\d+)(.*)", file.stem)
-        if family:
+        # Of a file for one scale, such as yolov10b.yaml, the name has it already.
+        if family and not (family[2][:1] in scales and family[2][1:2] in ("", "-")):
             names.update(f"{family[1]}{scale}{family[2]}" for scale in scales)
     return tuple(sorted(names))
+
+
+def build(
+    source: ModelSource, *, task: str | None, classes: int | None, trusted_weights: bool
+) -> tuple[torch.nn.Module, str]:
+    """The module that is trained, untrained where the source is an architecture; and its task.
+
+    Raises:
+        JobError: the architecture cannot be built.
+    """
+    from ultralytics import RTDETR, YOLO
+    from ultralytics.nn.tasks import guess_model_task, torch_safe_load, yaml_model_load
+
+    if source.weights:
+        checkpoint, _ = torch_safe_load(source.path, safe_only=not trusted_weights)
+        module = (checkpoint.get("ema") or checkpoint["model"]).float()
+        for parameter in module.parameters():
+            parameter.requires_grad = True
+        return module, task or guess_model_task(module)
+    try:
+        layers = yaml_model_load(source.path)
+        # YOLO builds any head but RT-DETR's decoder, which has a class of its own and no task in its name.
+        family = RTDETR if layers["head"][-1][2] == "RTDETRDecoder" else YOLO
+        found = task or ("detect" if family is RTDETR else guess_model_task(layers))
+        known = family.task_map.fget(None)  # a property that reads nothing of its object (Ultralytics 8.4)
+        return known[found]["model"](layers, ch=3, nc=classes, verbose=False), found
+    except (KeyError, IndexError, TypeError, ValueError, AssertionError, RuntimeError, NotImplementedError) as error:
+        raise _refused(
+            f"the architecture {source.path} cannot be built: {type(error).__name__}: {error}",
+            "compare its layers with those that Ultralytics ships",
+        ) from error
 
 
 def facts(module: torch.nn.Module, *, name: str, task: str, imgsz: int) -> ModelFacts:

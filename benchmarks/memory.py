@@ -1,0 +1,206 @@
+"""How well memory is predicted before a run: reported trainings, none of which calibrated its own prediction.
+
+For each source of the table the constants are fitted anew to the other sources' rows `need`, and predict this one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import this_machine
+from benchmarks.memory_points import Row, read
+from benchmarks.output import progress, report
+from yolo_airflow_provider.planner.calibration import families, fit
+from yolo_airflow_provider.planner.need import AFTER_VALIDATION, CONTEXT_BYTES, GPU, Constants, Need, family, needed
+
+MARGIN_PERCENT = 10.0
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A row with its prediction, as read where the row was: after the first validation it is as much larger."""
+
+    row: Row
+    need: Need
+    scale: float
+
+    @property
+    def measured(self) -> float:
+        """Bytes printed."""
+        return self.row.point.measured_bytes
+
+    @property
+    def value(self) -> float:
+        """Bytes expected to be printed."""
+        return self.need.reserved * self.scale
+
+    @property
+    def bound(self) -> float:
+        """Bytes that the planner reckons with."""
+        return self.need.reserved_high * self.scale
+
+    @property
+    def error_percent(self) -> float:
+        """Expected over printed, less one."""
+        return 100 * (self.value / self.measured - 1)
+
+
+def calibrated(rows: Sequence[Row]) -> Constants:
+    """Constants of these rows. Families are those of the trainer that this package runs."""
+    constants = fit([row.point for row in rows])
+    return replace(constants, families=families([row.point for row in rows if row.ours], constants))
+
+
+def predict(row: Row, constants: Constants) -> Predicted:
+    """Predict one row."""
+    known = constants if row.ours else replace(constants, families={})
+    need = needed(row.point.work, row.point.batch, known)
+    return Predicted(row, need, AFTER_VALIDATION if row.point.later else 1.0)
+
+
+def cross_validated(rows: Sequence[Row]) -> list[Predicted]:
+    """Each row predicted by the rows `need` of other sources."""
+    found = []
+    by_source: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_source[row.source].append(row)
+    for source, asked in by_source.items():
+        constants = calibrated([row for row in rows if row.use == "need" and row.source != source])
+        found += [predict(row, constants) for row in asked]
+    return found
+
+
+def accuracy(found: Sequence[Predicted]) -> dict[str, Any]:
+    """The figures of some rows."""
+    if not found:
+        return {"rows": 0}
+    errors = [abs(one.error_percent) for one in found]
+    return {
+        "rows": len(found),
+        "median_abs_error_percent": statistics.median(errors),
+        "p90_abs_error_percent": _quantile(errors, 0.9),
+        "bound_coverage_percent": 100 * sum(one.bound >= one.measured for one in found) / len(found),
+        "bound_over_value_median": statistics.median(one.bound / one.measured for one in found),
+    }
+
+
+def refused(found: Iterable[Predicted]) -> dict[str, Any]:
+    """Of the runs that fitted their card, those that the planner would have refused there.
+
+    A batch that was asked for is refused where even the lower end of the interval does not fit the card; one that the
+    planner may choose has to fit with the upper end and the margin.
+    """
+    told = [one for one in found if one.row.fitted and one.row.card_bytes]
+    low = [one for one in told if one.need.low > (one.row.card_bytes or 0)]
+    return {
+        "rows": len(told),
+        "refused_percent": 100 * len(low) / len(told) if told else None,
+        "refused": [one.row.id for one in low],
+    }
+
+
+def groups(found: Sequence[Predicted], key: Callable[[Predicted], str]) -> dict[str, Any]:
+    """Accuracy by what the rows have in common, largest group first."""
+    grouped: defaultdict[str, list[Predicted]] = defaultdict(list)
+    for one in found:
+        grouped[key(one)].append(one)
+    return {name: accuracy(ones) for name, ones in sorted(grouped.items(), key=lambda item: -len(item[1]))}
+
+
+def limits(found: Iterable[Predicted]) -> list[dict[str, Any]]:
+    """What the planner would have done with each run that ended out of memory."""
+    told = []
+    for one in found:
+        card = one.row.card_bytes
+        work, batch = one.row.point.work, one.row.point.batch
+        usable = (card or one.measured) * (1 - MARGIN_PERCENT / 100)
+        constants = GPU
+        fits = [b for b in range(1, batch + 1) if needed(work, b, constants).high <= usable]
+        told.append(
+            {
+                "id": one.row.id,
+                "model": one.row.model,
+                "imgsz": work.imgsz,
+                "batch": batch,
+                "card_bytes": card,
+                "expected_bytes": one.need.used,
+                "high_bytes": one.need.high,
+                "planned_batch": max(fits, default=0),
+            }
+        )
+    return told
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def figures(rows: Sequence[Row], left_out: Sequence[str]) -> dict[str, Any]:
+    """Everything."""
+    progress(f"{len(rows)} rows; {len(left_out)} of other architectures or without a batch are left out")
+    found = cross_validated(rows)
+    by_use = {use: [one for one in found if one.row.use == use] for use in ("need", "crowded", "ladder", "limit")}
+    return {
+        "need": accuracy(by_use["need"]),
+        "crowded": accuracy(by_use["crowded"]),
+        "fitted": refused(found),
+        "by_family": groups(by_use["need"], lambda one: family(one.row.point.work.architecture.name)),
+        "by_card": groups(by_use["need"], lambda one: one.row.card),
+        "by_precision": groups(by_use["need"], lambda one: one.row.point.work.precision),
+        "limit": limits(by_use["limit"]),
+        "constants": {
+            name: getattr(calibrated([row for row in rows if row.use == "need"]), name)
+            for name in ("base_bytes", "activations", "fixed", "loss", "families")
+        },
+        "context_bytes": CONTEXT_BYTES,
+        "worst": [
+            {
+                "id": one.row.id,
+                "error_percent": round(one.error_percent, 1),
+                "bound": round(one.bound / one.measured, 2),
+            }
+            for one in sorted(by_use["need"], key=lambda one: -abs(one.error_percent))[:16]
+        ],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--points", type=Path, required=True, help="table of reported trainings, CSV")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args(arguments)
+    found = figures(*read(options.points))
+    table = [["rows", "number", "median error, %", "90th percentile, %", "bound covers, %", "bound over value"]]
+    table += [
+        [
+            name,
+            str(one["rows"]),
+            *(f"{one[key]:.1f}" for key in list(one)[1:4]),
+            f"{one['bound_over_value_median']:.2f}",
+        ]
+        for name, one in [("need", found["need"]), ("crowded", found["crowded"]), *found["by_family"].items()]
+        if one["rows"]
+    ]
+    report(
+        "memory",
+        this_machine(),
+        figures=found,
+        rows=table,
+        closing=[f"of {found['fitted']['rows']} runs that fitted, {found['fitted']['refused_percent']:.1f} % refused"],
+        as_json=options.json,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""What the planner is told of a training that may never have run: its architecture, its data, what was timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from yolo_airflow_provider.contract import DatasetSummary
+from yolo_airflow_provider.gpus.accelerator import Accelerator
+from yolo_airflow_provider.gpus.cards import device
+from yolo_airflow_provider.operators.plan import precision
+from yolo_airflow_provider.planner import timing
+from yolo_airflow_provider.planner.catalogue import Architecture, architecture
+from yolo_airflow_provider.planner.need import Objects, Workload
+
+if TYPE_CHECKING:
+    from yolo_airflow_provider.profiles.records import EvidenceRow
+
+
+def known_architecture(model: str) -> Architecture | None:
+    """The catalogue's row of a model; None for an architecture file, which may hold anything under any name."""
+    path = PurePath(model)
+    if path.suffix in (".yaml", ".yml") and len(path.parts) > 1:
+        return None
+    return architecture(path.name)
+
+
+def workload(
+    model: str,
+    imgsz: int,
+    *,
+    amp: bool,
+    optimizer: str,
+    accelerator: Accelerator,
+    dataset: DatasetSummary | None,
+) -> Workload | None:
+    """The training as far as memory is concerned; None where its architecture is not known."""
+    known = known_architecture(model)
+    if known is None:
+        return None
+    return Workload(
+        architecture=known,
+        imgsz=imgsz,
+        precision="amp" if precision(amp, accelerator.kind) == "amp" else "fp32",
+        optimizer=optimizer,
+        classes=dataset.classes if dataset else None,
+        objects=_objects(dataset),
+        on_cpu=accelerator.kind == "cpu",
+    )
+
+
+def _objects(dataset: DatasetSummary | None) -> Objects | None:
+    if dataset is None or dataset.objects_mean is None:
+        return None
+    return Objects(mean=dataset.objects_mean, p95=dataset.objects_p95, largest=dataset.objects_max)
+
+
+def epoch_time(
+    model: str,
+    imgsz: int,
+    *,
+    amp: bool,
+    workers: int,
+    cached: bool,
+    accelerator: Accelerator,
+    dataset: DatasetSummary | None,
+    known: Sequence[EvidenceRow],
+) -> Callable[[int], timing.EpochTime | None] | None:
+    """Seconds of an epoch by batch; None where the number of images is not known."""
+    if dataset is None or not dataset.train_images:
+        return None
+    shape = known_architecture(model)
+    here = device(accelerator)
+    timed = _timed(known, accelerator)
+
+    def expected(batch: int) -> timing.EpochTime | None:
+        job = timing.Job(
+            imgsz=imgsz,
+            batch=batch,
+            images=dataset.train_images,
+            val_images=dataset.val_images,
+            precision="amp" if precision(amp, accelerator.kind) == "amp" else "fp32",
+            workers=workers,
+            cached=cached,
+        )
+        # Of a card that is in no data sheet here, only what was measured on it is known.
+        cannot_tell = here is None and accelerator.kind != "cpu"
+        return timing.expect(timed, None if cannot_tell else shape, here, job)
+
+    return expected
+
+
+def _timed(known: Sequence[EvidenceRow], accelerator: Accelerator) -> list[timing.Timed]:
+    return [
+        timing.Timed(
+            id=row.id,
+            batch=row.batch,
+            images_per_second=row.images_per_second,
+            epoch_seconds=row.epoch_seconds if row.kind == "train" else None,
+            images=row.train_images,
+            device=device(
+                Accelerator(
+                    accelerator.kind, accelerator.product, row.mig_profile or "", memory_bytes=accelerator.memory_bytes
+                )
+            ),
+        )
+        for row in known
+        if row.batch and row.outcome == "succeeded"
+    ]
