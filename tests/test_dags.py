@@ -108,4 +108,6 @@ def test_out_of_memory_is_retried_with_less_and_remembered(run_dag: Callable[...
     assert str(second.state) == "success"
     (row,) = [item.row for item in store.measurements("oom", second.run_id)]
     assert row.key.try_number == 1
-    assert row.batch == batches[-1]
+    # What fit narrows the prediction, so that more may be dared; never what did not fit.
+    assert row.batch is not None
+    assert batches[-1] <= row.batch < min(batches[:-1])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yolo_airflow_provider import __version__
-from yolo_airflow_provider.commands import database, profiles
+from yolo_airflow_provider.commands import database, plan, profiles
 from yolo_airflow_provider.commands.errors import CommandError
 from yolo_airflow_provider.profiles.errors import RowError, StoreError
 
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--format", default="onnx", help="export format (default: %(default)s)")
     demo.add_argument("--runs", type=int, default=2, help="how many times to run the DAG (default: %(default)s)")
     demo.add_argument("--home", default=".demo", help="AIRFLOW_HOME of the demo (default: %(default)s)")
+    plan.add_parser(commands)
     database.add_parser(commands)
     profiles.add_parser(commands)
     return parser
