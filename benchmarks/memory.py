@@ -1,11 +1,14 @@
 """How well memory is predicted before a run: reported trainings, none of which calibrated its own prediction.
 
-For each source of the table the constants are fitted anew to the other sources' rows `need`, and predict this one's.
+The constants that the package ships were fitted to the sources in `memory_sources.txt` (digests of their names). A row
+of another source is predicted with them; for each of those the constants are fitted anew to the rows `need` of the
+others. `--write-sources` makes the list of a table's sources, for those who calibrate on another.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +23,7 @@ from yolo_airflow_provider.planner.calibration import families, fit
 from yolo_airflow_provider.planner.need import AFTER_VALIDATION, CONTEXT_BYTES, GPU, Constants, Need, family, needed
 
 MARGIN_PERCENT = 10.0
+SOURCES = Path(__file__).with_name("memory_sources.txt")
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,29 @@ def predict(row: Row, constants: Constants) -> Predicted:
     return Predicted(row, need, AFTER_VALIDATION if row.point.later else 1.0)
 
 
-def cross_validated(rows: Sequence[Row]) -> list[Predicted]:
-    """Each row predicted by the rows `need` of other sources."""
+def cross_validated(rows: Sequence[Row], calibrated_on: frozenset[str]) -> list[Predicted]:
+    """Each row predicted by constants that its source had no part in.
+
+    Args:
+        rows: all of them.
+        calibrated_on: digests of the sources that the shipped constants were fitted to.
+    """
     found = []
     by_source: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_source[row.source].append(row)
+    known = [row for row in rows if row.use == "need" and digest(row.source) in calibrated_on]
     for source, asked in by_source.items():
-        constants = calibrated([row for row in rows if row.use == "need" and row.source != source])
+        constants = GPU
+        if digest(source) in calibrated_on:
+            constants = calibrated([row for row in known if row.source != source])
         found += [predict(row, constants) for row in asked]
     return found
+
+
+def digest(source: str) -> str:
+    """The name of a source, not to be read."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def accuracy(found: Sequence[Predicted]) -> dict[str, Any]:
@@ -148,7 +165,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 def figures(rows: Sequence[Row], left_out: Sequence[str]) -> dict[str, Any]:
     """Everything."""
     progress(f"{len(rows)} rows; {len(left_out)} of other architectures or without a batch are left out")
-    found = cross_validated(rows)
+    found = cross_validated(rows, frozenset(SOURCES.read_text(encoding="utf-8").split()))
     by_use = {use: [one for one in found if one.row.use == use] for use in ("need", "crowded", "ladder", "limit")}
     return {
         "need": accuracy(by_use["need"]),
@@ -178,8 +195,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--points", type=Path, required=True, help="table of reported trainings, CSV")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--write-sources", action="store_true", help="take the table's sources for the calibration's")
     options = parser.parse_args(arguments)
-    found = figures(*read(options.points))
+    rows, left_out = read(options.points)
+    if options.write_sources:
+        names = sorted({digest(row.source) for row in rows})
+        SOURCES.write_text("\n".join([*names, ""]), encoding="utf-8")
+    found = figures(rows, left_out)
     table = [["rows", "number", "median error, %", "90th percentile, %", "bound covers, %", "bound over value"]]
     table += [
         [

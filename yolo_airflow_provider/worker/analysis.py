@@ -22,6 +22,8 @@ IMGSZ = 640
 _SMALL, _LARGE = 2, 4
 """Batches of the line; peaks are linear in the batch on fake tensors."""
 _HALF_BYTES = 2
+_DECODER_STRIDES = (8, 16, 32)
+"""Levels that RT-DETR's decoder looks at; it does not tell them."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,11 @@ def _by_class(
 def _anchors_per_pixel(module: torch.nn.Module, task: str) -> float:
     if task == "classify":
         return 0.0
-    strides = getattr(module, "stride", None)
-    # RT-DETR's decoder has no strides; it looks at three levels.
-    levels = [8.0, 16.0, 32.0] if strides is None or len(strides) < _SMALL else [float(s) for s in strides]
-    return sum(1 / stride**2 for stride in levels)
+    layers: Any = module.model
+    if type(layers[-1]).__name__ == "RTDETRDecoder":
+        return sum(1 / stride**2 for stride in _DECODER_STRIDES)
+    strides: Any = module.stride
+    return sum(1 / float(stride) ** 2 for stride in strides)
 
 
 def _rounded(value: float) -> float:
