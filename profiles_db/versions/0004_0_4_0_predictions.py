@@ -2,6 +2,7 @@
 
 `decision.basis` may be `predicted` (from the architecture alone). New columns of `decision`: reserved memory, which is
 what Ultralytics prints, beside what is used of the device; the interval of an epoch's seconds; what was optimised for.
+An index of the trainings on a kind of device, which tell how predictions for another model will fare there.
 
 SQLite changes no constraint in place, so there the table is made again from its own text, with its rows.
 """
@@ -18,6 +19,7 @@ depends_on = None
 
 BEFORE = "basis IN ('measured', 'line', 'scaled', 'fallback', 'given')"
 AFTER = "basis IN ('measured', 'line', 'scaled', 'predicted', 'fallback', 'given')"
+RELATIVE = "kind = 'train' AND outcome = 'succeeded' AND peak_device_bytes IS NOT NULL"
 DURATION = "BETWEEN 0 AND 1e+300"
 COLUMNS: dict[str, tuple[sa.types.TypeEngine[int] | sa.types.TypeEngine[float] | sa.types.TypeEngine[str], str]] = {
     "predicted_reserved_bytes": (sa.BigInteger(), ">= 0"),
@@ -45,6 +47,14 @@ def upgrade() -> None:
         check = f" CONSTRAINT ck_decision_{name} CHECK ({name} {condition})" if condition else ""
         op.execute(f"ALTER TABLE decision ADD COLUMN {name} {kind.compile(dialect=op.get_bind().dialect)}{check}")
     _replace_basis(BEFORE, AFTER)
+    relative = sa.text(RELATIVE)
+    op.create_index(
+        op.f("ix_measurement_relative"),
+        "measurement",
+        ["accelerator_kind", "product", "finished_at", "id"],
+        sqlite_where=relative,
+        postgresql_where=relative,
+    )
     for created in (DECISION_HISTORY, *kept.values()):
         op.execute(created)
 
@@ -53,6 +63,7 @@ def downgrade() -> None:
     third = context.script.get_revision("0003").module
     kept = _views_that_follow()
     third.drop_views(["decision_history", *kept])
+    op.drop_index(op.f("ix_measurement_relative"), "measurement")
     op.execute("UPDATE decision SET basis = 'fallback' WHERE basis = 'predicted'")
     _replace_basis(AFTER, BEFORE)
     for name in COLUMNS:

@@ -387,15 +387,16 @@ def test_evidence_is_what_was_measured(store: ProfileStore):
     }
 
 
+@pytest.mark.parametrize("product", [PROFILE.product, ""])
 @pytest.mark.parametrize("classes", [None, 3])
-def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classes: int | None):
+def test_evidence_is_read_from_an_index_in_its_order(store: ProfileStore, classes: int | None, product: str):
     seen: list[tuple[str, Any]] = []
     sa.event.listen(
         store.engine,
         "before_cursor_execute",
         lambda c, cursor, sql, values, *rest: seen.append((sql, values)),
     )
-    store.evidence(replace(PROFILE, classes=classes))
+    store.evidence(replace(PROFILE, classes=classes, product=product))
     ((sql, values),) = (statement for statement in seen if statement[0].startswith("SELECT"))
     plan = plan_of(store, sql, values)
     for index in ("ix_measurement_evidence", "ix_measurement_memory_failure"):
@@ -462,3 +463,37 @@ def test_a_database_that_cannot_be_written_is_named(store: ProfileStore):
         store.decide(decision())
     with pytest.raises(StoreError, match=f"cannot read the profile store {name}: {missing}"):
         store.decisions("yolo", "manual__1")
+
+
+def test_relatives_are_the_newest_trainings_on_a_kind_of_device(store: ProfileStore):
+    store.record(
+        [
+            measurement(part="old", minute=1),
+            measurement(part="new", minute=3, model="yolo11m", objects_mean=4.5),
+            measurement(part="probe", kind="probe", minute=4),
+            measurement(part="failed", outcome="gpu_oom", minute=5),
+            measurement(part="unmeasured", peak_device_bytes=None, minute=6),
+            measurement(part="elsewhere", product="NVIDIA H100", minute=7),
+            measurement(part="cpu", accelerator_kind="cpu", product=None, minute=8),
+        ]
+    )
+    found = store.relatives(PROFILE.accelerator_kind, PROFILE.product)
+    assert [(row.model, row.objects_mean) for row in found] == [("yolo11m", 4.5), ("yolo11n", None)]
+    assert [row.model for row in store.relatives(PROFILE.accelerator_kind, PROFILE.product, limit=1)] == ["yolo11m"]
+    assert len(store.relatives("cpu", "")) == 1
+
+
+@pytest.mark.parametrize("product", ["NVIDIA A100-SXM4-40GB", ""])
+def test_relatives_are_read_from_an_index_in_its_order(store: ProfileStore, product: str):
+    seen: list[tuple[str, Any]] = []
+    sa.event.listen(
+        store.engine,
+        "before_cursor_execute",
+        lambda c, cursor, sql, values, *rest: seen.append((sql, values)),
+    )
+    store.relatives("mig", product)
+    ((sql, values),) = (statement for statement in seen if statement[0].startswith("SELECT"))
+    plan = plan_of(store, sql, values)
+    assert "using ix_measurement_relative " in plan
+    assert "temp b-tree" not in plan
+    assert "sort" not in plan

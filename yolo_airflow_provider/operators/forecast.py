@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from yolo_airflow_provider.contract import DatasetSummary
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.gpus.cards import device
-from yolo_airflow_provider.operators.plan import precision
+from yolo_airflow_provider.operators.plan import IN_MEMORY, precision
 from yolo_airflow_provider.planner import timing
+from yolo_airflow_provider.planner.calibration import Point, learned
 from yolo_airflow_provider.planner.catalogue import Architecture, architecture
-from yolo_airflow_provider.planner.need import Objects, Workload
+from yolo_airflow_provider.planner.need import CONTEXT_BYTES, CPU, GPU, Constants, Objects, Workload
 
 if TYPE_CHECKING:
-    from yolo_airflow_provider.profiles.records import EvidenceRow
+    from yolo_airflow_provider.profiles.records import EvidenceRow, RelativeRow
 
 
 def known_architecture(model: str) -> Architecture | None:
@@ -48,6 +49,33 @@ def workload(
         objects=_objects(dataset),
         on_cpu=accelerator.kind == "cpu",
     )
+
+
+def constants_of(relatives: Sequence[RelativeRow], accelerator: Accelerator) -> Constants:
+    """The prediction's constants, corrected by how it fared for other trainings on this kind of device.
+
+    A training's peak is of all its epochs, so that what the allocator comes to hold over them is learned too.
+    """
+    on_cpu = accelerator.kind == "cpu"
+    points = []
+    for row in relatives:
+        known = known_architecture(row.model)
+        # Images that were kept in the process's own memory are no part of the prediction.
+        if known is None or (on_cpu and row.cache in IN_MEMORY):
+            continue
+        asked = Workload(
+            architecture=known,
+            imgsz=row.imgsz,
+            precision="amp" if row.precision == "amp" else "fp32",
+            optimizer=row.optimizer or "auto",
+            classes=row.classes,
+            objects=None if row.objects_mean is None else Objects(row.objects_mean, row.objects_p95, row.objects_max),
+            on_cpu=on_cpu,
+        )
+        measured = row.peak_device_bytes - (0 if on_cpu else CONTEXT_BYTES)
+        if measured > 0:
+            points.append(Point(asked, row.batch, measured))
+    return learned(points, CPU if on_cpu else GPU)
 
 
 def _objects(dataset: DatasetSummary | None) -> Objects | None:

@@ -156,6 +156,9 @@ class ModelOperator(YoloPodOperator):
                 known=known,
             ),
             epochs=epochs,
+            constants=forecast.constants_of(
+                self._store().relatives(accelerator.kind, accelerator.product), accelerator
+            ),
         )
         try:
             return question, choose(question, observations(known, cached=cached))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from yolo_airflow_provider.profiles.records import DecisionRow, EvidenceRow, ProfileKey, RunKey
 
 _MEMORY_OUTCOMES = {"gpu_oom", "host_oom"}
-_IN_MEMORY = {"ram", "True"}
+IN_MEMORY = {"ram", "True"}
 """Ultralytics' values of `cache` that keep images in memory, as the store has them."""
 
 
@@ -165,7 +165,7 @@ def _more_cached(row: EvidenceRow, cached: int) -> int | None:
     """Bytes of images that the planned run keeps beyond the measured one; None where that is not known."""
     if row.accelerator_kind != "cpu":
         return 0
-    if row.cache not in _IN_MEMORY:
+    if row.cache not in IN_MEMORY:
         return cached
     return cached - cached_bytes(row.train_images, row.imgsz) if row.train_images else None
 
@@ -182,7 +182,7 @@ def host_observations(known: Sequence[EvidenceRow]) -> list[HostObservation]:
             container_bytes=row.peak_container_bytes,
             process_bytes=row.peak_rss_bytes,
             workers=row.workers or 0,
-            cached_bytes=cached_bytes(row.train_images, row.imgsz) if row.cache in _IN_MEMORY else 0,
+            cached_bytes=cached_bytes(row.train_images, row.imgsz) if row.cache in IN_MEMORY else 0,
             limit_bytes=row.container_limit_bytes,
             out_of_memory=row.outcome == FailureClass.HOST_OOM,
         )

@@ -1,6 +1,6 @@
-"""The planner's read: what is known about the memory of one profile, in one statement whose time does not grow.
+"""The planner's reads: what is known of one profile, and of its relatives, in statements whose time does not grow.
 
-Two indexes hold just these rows in just these orders. The statement is put together once a process: SQLAlchemy takes
+Indexes hold just these rows in just these orders. The statement is put together once a process: SQLAlchemy takes
 longer to do that than the server to answer.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from yolo_airflow_provider.profiles import tables
-from yolo_airflow_provider.profiles.records import EvidenceRow, ProfileKey
+from yolo_airflow_provider.profiles.records import EvidenceRow, ProfileKey, RelativeRow
 
 _MOST = "most"
 
@@ -35,8 +35,10 @@ def read(connection: sa.Connection, key: ProfileKey, limit: int) -> list[Evidenc
 @functools.cache
 def _statement(given: frozenset[str]) -> sa.CompoundSelect[Any]:
     columns = tables.measurement.c
-    newest = _part(given, tables.EVIDENCE, columns.finished_at.desc(), columns.id.desc())
-    failures = _part(given, tables.MEMORY_FAILURE, columns.batch, columns.id)
+    # PostgreSQL knows of what is equal to something that it is all alike, and not of what is NULL: it would sort.
+    alike = () if "product" in given else (columns.product,)
+    newest = _part(given, tables.EVIDENCE, *(column.desc() for column in (*alike, columns.finished_at, columns.id)))
+    failures = _part(given, tables.MEMORY_FAILURE, *alike, columns.batch, columns.id)
     return newest.union_all(failures)
 
 
@@ -51,4 +53,31 @@ def _part(given: frozenset[str], condition: str, *order: sa.ColumnElement[Any]) 
         .order_by(*order)
         .limit(sa.bindparam(_MOST, type_=sa.Integer()))
         .subquery()
+    )
+
+
+def relatives(connection: sa.Connection, accelerator_kind: str, product: str, limit: int) -> list[RelativeRow]:
+    """The newest trainings of any model on a kind of device, newest first.
+
+    Args:
+        connection: in a transaction, or for this statement alone.
+        accelerator_kind: `cpu`, `gpu` or `mig`.
+        product: of the card, empty for none.
+        limit: most of them.
+    """
+    values = {"accelerator_kind": accelerator_kind, _MOST: limit} | ({"product": product} if product else {})
+    return [RelativeRow._make(row) for row in connection.execute(_relatives(bool(product)), values)]
+
+
+@functools.cache
+def _relatives(has_product: bool) -> sa.Select[Any]:
+    columns = tables.measurement.c
+    alike = () if has_product else (columns.product,)
+    return (
+        sa.select(*(columns[name] for name in RelativeRow._fields))
+        .where(sa.text(tables.RELATIVE))
+        .where(columns.accelerator_kind == sa.bindparam("accelerator_kind"))
+        .where(columns.product == sa.bindparam("product") if has_product else columns.product.is_(None))
+        .order_by(*(column.desc() for column in (*alike, columns.finished_at, columns.id)))
+        .limit(sa.bindparam(_MOST, type_=sa.Integer()))
     )

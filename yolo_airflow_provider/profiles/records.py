@@ -183,6 +183,23 @@ class Stored:
     row: MeasurementRow
 
 
+class RelativeRow(NamedTuple):
+    """Of a training that went well what tells how predictions of other models on its device fare; as `EvidenceRow`."""
+
+    id: int
+    model: str
+    classes: int | None
+    imgsz: int
+    precision: str
+    optimizer: str | None
+    batch: int
+    objects_mean: float | None
+    objects_p95: float | None
+    objects_max: int | None
+    cache: str | None
+    peak_device_bytes: int
+
+
 class EvidenceRow(NamedTuple):
     """Of a measurement what plans stand on; fields as in `MeasurementRow`.
 

@@ -18,6 +18,7 @@ from yolo_airflow_provider.profiles.records import (
     MeasurementRow,
     ModelRow,
     ProfileKey,
+    RelativeRow,
     Stored,
 )
 from yolo_airflow_provider.profiles.summaries import insert
@@ -106,6 +107,16 @@ class ProfileStore:
             limit: most rows of the newest, and most failures beside them.
         """
         return self.transaction(lambda connection: evidence.read(connection, key, limit))
+
+    def relatives(self, accelerator_kind: str, product: str, limit: int = 100) -> list[RelativeRow]:
+        """The newest trainings of any model on a kind of device that went well, newest first.
+
+        Args:
+            accelerator_kind: `cpu`, `gpu` or `mig`.
+            product: of the card, empty for none.
+            limit: most rows.
+        """
+        return self.transaction(lambda connection: evidence.relatives(connection, accelerator_kind, product, limit))
 
     def measurements(self, dag_id: str, run_id: str) -> list[Stored]:
         """All measurements of a DAG run, in the order in which they were finished."""

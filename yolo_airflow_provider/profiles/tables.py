@@ -67,6 +67,7 @@ EVIDENCE = (
     "kind IN ('train', 'probe') AND"
     " (outcome IN ('gpu_oom', 'host_oom') OR (outcome = 'succeeded' AND peak_device_bytes IS NOT NULL))"
 )  # fmt: skip
+RELATIVE = "kind = 'train' AND outcome = 'succeeded' AND peak_device_bytes IS NOT NULL"
 MEMORY_FAILURE = "kind IN ('train', 'probe') AND outcome IN ('gpu_oom', 'host_oom')"
 OUT_OF_MEMORY = "outcome IN ('gpu_oom', 'host_oom')"
 
@@ -330,6 +331,14 @@ for _name, _middle in (("memory_failure", ()), ("memory_failure_classes", _CLASS
         sqlite_where=sa.text(MEMORY_FAILURE),
         postgresql_where=sa.text(MEMORY_FAILURE),
     )
+
+# How predictions fare on a kind of device: its newest trainings, of whatever model.
+sa.Index(
+    "relative",
+    *(measurement.c[column] for column in ("accelerator_kind", "product", "finished_at", "id")),
+    sqlite_where=sa.text(RELATIVE),
+    postgresql_where=sa.text(RELATIVE),
+)
 
 _epoch_measured: list[sa.Column[int] | sa.Column[float]] = [
     _bytes("peak_device_bytes"),
