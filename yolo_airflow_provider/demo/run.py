@@ -53,9 +53,9 @@ def demo(options: DemoOptions) -> int:
     options.home.mkdir(parents=True, exist_ok=True)
     if (options.home / "yolo_profiles.db").exists():
         _say(f"measurements of earlier demos are in {options.home}; the first run plans from them too")
-    _set_environment(options.home)
+    set_environment(options.home)
     _say(f"Airflow's home, database, logs and the workspace are under {options.home}")
-    _migrate(options.home)
+    migrate_airflow(options.home)
     data = options.data or draw_shapes(options.home / "shapes", size=options.imgsz)
     dag = _load_dag()
     run_ids = []
@@ -90,7 +90,7 @@ def _parameters(options: DemoOptions, data: Path) -> dict[str, Any]:
     }
 
 
-def _set_environment(home: Path) -> None:
+def set_environment(home: Path) -> None:
     """Everything that Airflow reads when it is imported; nothing outside `home` is written."""
     os.environ.update(
         {
@@ -110,7 +110,12 @@ def _set_environment(home: Path) -> None:
     os.environ.pop("AIRFLOW_CONN_YOLO_PROFILES_DEFAULT", None)
 
 
-def _migrate(home: Path) -> None:
+def migrate_airflow(home: Path) -> None:
+    """Make or upgrade Airflow's database, in a process of its own.
+
+    Raises:
+        DemoError: it could not be made.
+    """
     log = home / "migrate.log"
     _say("creating Airflow's database" if not (home / "airflow.db").exists() else "checking Airflow's database")
     with log.open("w", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ CPU_RUNTIME_BYTES = 300 * 2**20
 LEAST_BATCH = 4
 """Below it the statistics of batch normalisation are noise (Wu and He, Group Normalization, 2018, figure 1: the error
 rises below 8 and doubles at 2). The effective batch is kept by accumulating gradients up to the nominal 64."""
+NEIGHBOURS = 3
+"""Candidates on either side of the largest that fits which a decision keeps."""
 THROUGHPUT_LOSS = 0.05
 """A larger batch that was measured to be slower by more than this is not worth its memory."""
 
@@ -223,20 +226,43 @@ def _fastest(fitting: Sequence[int], evidence: Evidence) -> int:
         if seen.images_per_second:
             rates[seen.batch] = max(rates.get(seen.batch, 0.0), seen.images_per_second)
     largest = max(fitting)
-    tried = {batch: rate for batch, rate in rates.items() if batch in fitting}
+    tried = {batch: rate for batch, rate in rates.items() if batch <= largest}
     if not tried:
         return largest
     best = max(tried, key=lambda batch: (tried[batch], batch))
     slower = [b for b, rate in rates.items() if best < b <= largest and rate < tried[best] * (1 - THROUGHPUT_LOSS)]
-    return max(batch for batch in fitting if batch < min(slower)) if slower else largest
+    return max(batch for batch in candidate_batches(largest) if batch < min(slower)) if slower else largest
 
 
 def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
     limit = min(question.max_batch, question.images or question.max_batch)
     if question.batch is not None:
         limit = min(limit, question.batch)
-    batches = {*candidate_batches(limit), *(batch for batch in model.measured if batch <= limit)}
-    return [_candidate(question, model, batch) for batch in sorted(batches) if batch >= _least(question)]
+    least = _least(question)
+    batches = [batch for batch in candidate_batches(limit) if batch >= least]
+    if not model.measured:
+        return _around_the_largest(question, model, batches)
+    batches = sorted({*batches, *(batch for batch in model.measured if least <= batch <= limit)})
+    return [_candidate(question, model, batch) for batch in batches]
+
+
+def _around_the_largest(question: Question, model: MemoryModel, batches: Sequence[int]) -> list[Candidate]:
+    """The candidates next to the largest that fits, and a few of the others.
+
+    Without a measured training, which may be proven to fit though its upper bound does not, what fits is all that is no
+    larger than the largest that fits: it is found by halving.
+    """
+    seen: dict[int, Candidate] = {}
+
+    def candidate(place: int) -> Candidate:
+        if place not in seen:
+            seen[place] = _candidate(question, model, batches[place])
+        return seen[place]
+
+    below = bisect.bisect_left(range(len(batches)), True, key=lambda place: bool(candidate(place).why_not))
+    for place in range(max(0, below - NEIGHBOURS), min(len(batches), below + NEIGHBOURS)):
+        candidate(place)
+    return [seen[place] for place in sorted(seen)]
 
 
 def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:

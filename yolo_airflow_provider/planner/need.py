@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Literal
 
 from yolo_airflow_provider.planner.catalogue import Architecture
@@ -161,8 +162,8 @@ CPU = Constants(
     bound_images=0.5,
     bound_fixed=1.0,
 )
-"""Fitted on trainings of five models at 256 to 416 pixels (`python -m benchmarks.cpu_memory`, "constants"): torch 2.14
-with its CUDA build, oneDNN's scratch memory and the heap's fragmentation are in them."""
+"""Fitted on trainings of six models at 256 to 320 pixels; `python -m benchmarks.first_sight` tries them on others.
+torch 2.14 with its CUDA build, oneDNN's scratch memory and the heap's fragmentation are in them."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class Need:
     phase: Literal["training", "validation"]
 
 
+@lru_cache(maxsize=256)
 def parts(work: Workload) -> Parts:
     """The parts of one training step. Monotone in pixels, classes and parameters."""
     made = work.architecture
@@ -247,6 +249,7 @@ def needed(work: Workload, batch: int, constants: Constants | None = None) -> Ne
     )
 
 
+@cache
 def family(name: str) -> str:
     """The generation that an architecture is of, for what its relatives have in common: `yolov8n-seg` is `yolov8`."""
     stem = name.lower().split("-")[0]
