@@ -44,7 +44,7 @@ def test_d4_an_oomkilled_pod_is_on_record_and_the_next_try_takes_a_smaller_batch
             accelerator="cpu",
             imgsz=320,
             # Predicted to need more than that, and not so much more that it would be refused.
-            batch=16,
+            batch=24,
             memory_budget="1600Mi",
             retries=3,
             retry_policy=YOLO_RETRY_POLICY,
@@ -60,12 +60,12 @@ def test_d4_an_oomkilled_pod_is_on_record_and_the_next_try_takes_a_smaller_batch
 
     *failed, succeeded = rows(store, dag(), run)
     assert {row.outcome for row in failed} == {"host_oom"}
-    assert failed[0].batch == 16
+    assert failed[0].batch == 24
     batches = [row.batch for row in (*failed, succeeded)]
     assert batches == sorted(batches, reverse=True)
     assert succeeded.outcome == "succeeded"
-    assert answer(run)["batch"] == succeeded.batch < 16
-    for said in ("OOMKilled (exit code 137)", "memory limit", "batch 16", "next try"):
+    assert answer(run)["batch"] == succeeded.batch < 24
+    for said in ("OOMKilled (exit code 137)", "memory limit", "batch 24", "next try"):
         assert said in log.text
 
     again = run_dag(dag())

@@ -89,7 +89,8 @@ def analyse(
         parameters_per_class=_rounded(by_class[0]),
         buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
         stride=facts.stride,
-        gflops=facts.gflops or 0.0,
+        # Ultralytics finds none for a stem that folds pixels into channels.
+        gflops=facts.gflops or round(seen.flops / _SMALL / 1e9, 3),
         gflops_imgsz=IMGSZ,
         fixed_bytes=round(fixed),
         amp_bytes_per_pixel=_rounded(slope / pixels),

@@ -17,6 +17,8 @@ import yaml
 from yolo_airflow_provider.contract import FailureClass, ModelFacts, profile_name
 from yolo_airflow_provider.worker.failures import JobError
 
+OWN_ARCHITECTURES = Path(__file__).with_name("architectures")
+"""Files in Ultralytics' format of what Ultralytics has not: the YOLOv7 family."""
 LEAST_STRIDE = 32
 """Of all YOLO heads; those with a sixth level have 64."""
 
@@ -49,6 +51,8 @@ def resolve(model: str, *, trusted_weights: bool) -> ModelSource:
     if path.suffix in (".yaml", ".yml") and (path.is_absolute() or path.exists()):
         return _architecture(path)
     name = path.stem if path.suffix in (".yaml", ".yml") else model
+    if (own := OWN_ARCHITECTURES / f"{name}.yaml").is_file():
+        return ModelSource(name=name, path=str(own), weights=False)
     if name in known_architectures():
         return ModelSource(name=name, path=f"{name}.yaml", weights=False)
     near = difflib.get_close_matches(name, known_architectures(), n=4, cutoff=0.5)
@@ -60,8 +64,8 @@ def resolve(model: str, *, trusted_weights: bool) -> ModelSource:
 
 @cache
 def known_architectures() -> tuple[str, ...]:
-    """Every architecture that Ultralytics ships, with its scales: `yolov8n`, `yolo11s-seg`, ..."""
-    names: set[str] = set()
+    """Every architecture that Ultralytics or this package ships, with its scales: `yolov8n`, `yolov7-tiny`, ..."""
+    names = {file.stem for file in OWN_ARCHITECTURES.glob("*.yaml")}
     for file in sorted((Path(ultralytics.__file__).parent / "cfg" / "models").rglob("*.yaml")):
         names.add(file.stem)
         scales = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("scales") or {}
