@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,18 @@ from benchmarks.machine import this_machine
 from benchmarks.memory_points import Row, read
 from benchmarks.output import progress, report
 from yolo_airflow_provider.planner.calibration import families, fit
-from yolo_airflow_provider.planner.need import AFTER_VALIDATION, CONTEXT_BYTES, GPU, Constants, Need, family, needed
+from yolo_airflow_provider.planner.evidence import Observation, sort_evidence
+from yolo_airflow_provider.planner.memory import MemoryModel, fit as fit_memory
+from yolo_airflow_provider.planner.need import (
+    AFTER_VALIDATION,
+    CONTEXT_BYTES,
+    GPU,
+    Constants,
+    Need,
+    family,
+    needed,
+    parts,
+)
 
 MARGIN_PERCENT = 10.0
 SOURCES = Path(__file__).with_name("memory_sources.txt")
@@ -154,6 +168,106 @@ def limits(found: Iterable[Predicted]) -> list[dict[str, Any]]:
     return told
 
 
+def fake_step(one: Predicted) -> float:
+    """What is alive on fake tensors, and nothing else."""
+    p = parts(one.row.point.work)
+    return p.fixed + one.row.point.batch * p.activations
+
+
+def by_parameters(one: Predicted) -> float:
+    """A rule of thumb in use: memory in proportion to parameters, batch and pixels."""
+    work = one.row.point.work
+    return work.architecture.parameters * one.row.point.batch * float(work.imgsz) ** 2
+
+
+def rule(found: Sequence[Predicted], value: Callable[[Predicted], float]) -> dict[str, Any]:
+    """The error of another way to predict, with the one factor that suits these rows best."""
+    factor = statistics.median(one.measured / value(one) for one in found) if found else 0.0
+    errors = [100 * abs(factor * value(one) / one.measured - 1) for one in found]
+    if not errors:
+        return {"rows": 0}
+    return {
+        "rows": len(errors),
+        "median_abs_error_percent": statistics.median(errors),
+        "p90_abs_error_percent": _quantile(errors, 0.9),
+    }
+
+
+def with_measured(found: Sequence[Predicted], known: int) -> dict[str, Any]:
+    """Accuracy where so many other runs of the same source, model and size were measured: all ways to choose them."""
+    alike: defaultdict[tuple[Any, ...], list[Predicted]] = defaultdict(list)
+    for one in found:
+        if one.row.use in ("need", "ladder"):
+            work = one.row.point.work
+            alike[one.row.source, one.row.model, work.imgsz, work.precision, one.row.card].append(one)
+    errors, above = [], 0
+    for ones in alike.values():
+        for asked in ones:
+            for seen in itertools.combinations([one for one in ones if one is not asked], known):
+                point, work = asked.row.point, asked.row.point.work
+                evidence = sort_evidence(_observed(number, one) for number, one in enumerate(seen))
+                estimate = fit_memory(evidence, partial(needed, work)).estimate(point.batch)
+                if estimate is None:
+                    continue
+                value = point.first_epoch_bytes
+                errors.append(100 * abs((estimate.expected_bytes - CONTEXT_BYTES) / value - 1))
+                above += value + CONTEXT_BYTES > estimate.high_bytes
+    if not errors:
+        return {"pairs": 0}
+    return {"pairs": len(errors), "median_abs_error_percent": statistics.median(errors), "above_bound": above}
+
+
+def _observed(number: int, one: Predicted) -> Observation:
+    point = one.row.point
+    peak = int(point.first_epoch_bytes) + CONTEXT_BYTES
+    return Observation(id=number, batch=point.batch, peak_bytes=peak, full_run=True)
+
+
+def ladders(found: Sequence[Predicted]) -> list[dict[str, Any]]:
+    """For each table of AutoBatch: the batch chosen for its card with the table's rows as evidence, and how full it is.
+
+    What the table shows to fit is its own line, carried on to the card's memory.
+    """
+    tables: defaultdict[tuple[Any, ...], list[Predicted]] = defaultdict(list)
+    for one in found:
+        work = one.row.point.work
+        tables[one.row.source, one.row.model, work.imgsz, one.row.card].append(one)
+    told = []
+    for (source, model, imgsz, card), ones in tables.items():
+        usable = min((one.row.card_bytes for one in ones if one.row.card_bytes), default=0)
+        if len(ones) < 3 or not usable:
+            continue
+        work = ones[0].row.point.work
+        evidence = sort_evidence(_observed(number, one) for number, one in enumerate(ones))
+        line = fit_memory(evidence, partial(needed, work))
+        room = usable * (1 - MARGIN_PERCENT / 100)
+        fits = [batch for batch in range(1, 1024) if _at_most(line, batch) <= room]
+        largest = max((batch for batch in range(1, 1024) if _expected(line, batch) <= usable), default=0)
+        batch = max(fits, default=0)
+        told.append(
+            {
+                "source": digest(source),
+                "model": model,
+                "imgsz": imgsz,
+                "card": card,
+                "batch": batch,
+                "largest": largest,
+                "fill_percent": 100 * _expected(line, batch) / room if batch else 0.0,
+            }
+        )
+    return told
+
+
+def _expected(line: MemoryModel, batch: int) -> float:
+    estimate = line.estimate(batch)
+    return math.inf if estimate is None else float(estimate.expected_bytes)
+
+
+def _at_most(line: MemoryModel, batch: int) -> float:
+    estimate = line.estimate(batch)
+    return math.inf if estimate is None else float(estimate.high_bytes)
+
+
 def _quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
@@ -171,6 +285,11 @@ def figures(rows: Sequence[Row], left_out: Sequence[str]) -> dict[str, Any]:
         "need": accuracy(by_use["need"]),
         "crowded": accuracy(by_use["crowded"]),
         "fitted": refused(found),
+        "one_point": with_measured(found, 1),
+        "two_points": with_measured(found, 2),
+        "ladder": ladders(by_use["ladder"]),
+        "fake_step_alone": rule(by_use["need"], fake_step),
+        "parameters_alone": rule(by_use["need"], by_parameters),
         "by_family": groups(by_use["need"], lambda one: family(one.row.point.work.architecture.name)),
         "by_card": groups(by_use["need"], lambda one: one.row.card),
         "by_precision": groups(by_use["need"], lambda one: one.row.point.work.precision),
