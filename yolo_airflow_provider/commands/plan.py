@@ -26,10 +26,10 @@ from yolo_airflow_provider.planner.choice import (
     NothingFits,
     Question,
     choose,
-    duration,
 )
 from yolo_airflow_provider.planner.need import Objects, Workload
 from yolo_airflow_provider.planner.options import OBJECTIVES, Option, best, why_not
+from yolo_airflow_provider.planner.sentence import duration
 
 _COLUMNS: tables.Columns = {
     "on": tables.text("on"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -13,6 +12,7 @@ from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.planner.evidence import Evidence, Observation, sort_evidence
 from yolo_airflow_provider.planner.memory import Estimate, MemoryModel, Prior, fit
 from yolo_airflow_provider.planner.need import Constants, Workload, needed
+from yolo_airflow_provider.planner.sentence import Told, gib, sentence
 from yolo_airflow_provider.planner.timing import EpochTime
 
 DEFAULT_MARGIN_PERCENT = 10.0
@@ -133,6 +133,18 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     why: Why = "given" if as_asked else _why(memory, batch in fitting)
     time = question.time(batch) if question.time is not None else None
     seconds = time.expected_seconds if time is not None else _epoch_seconds(evidence, question.images)
+    told = Told(
+        what=f"{question.model} at {question.imgsz} on {question.accelerator.label}",
+        batch=batch,
+        asked=question.batch,
+        why=why,
+        budget_bytes=question.accelerator.memory_bytes,
+        margin_percent=question.margin_percent,
+        memory=memory,
+        time=time,
+        seconds=seconds,
+        epochs=question.epochs,
+    )
     return Choice(
         batch=batch,
         why=why,
@@ -140,7 +152,7 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
         epoch_seconds=seconds,
         candidates=_explained(candidates, batch),
         evidence=tuple(evidence.ids),
-        sentence=_sentence(question, batch, why, memory, seconds, evidence, time),
+        sentence=sentence(told, evidence),
         time=time,
     )
 
@@ -168,17 +180,17 @@ def _refuse_hopeless(question: Question, model: MemoryModel) -> None:
         return
     if question.accelerator.kind == "cpu" and budget < CPU_RUNTIME_BYTES:
         raise NothingFits(
-            f"a budget of {_gib(budget)} holds no training on cpu: torch and Ultralytics alone take more than"
-            f" {_gib(CPU_RUNTIME_BYTES)}; give the task more memory"
+            f"a budget of {gib(budget)} holds no training on cpu: torch and Ultralytics alone take more than"
+            f" {gib(CPU_RUNTIME_BYTES)}; give the task more memory"
         )
     least = _least(question)
     smallest = model.estimate(least)
     failed = model.known_not_to_fit(least, budget)
     if failed is not None or (smallest is not None and _too_large(smallest, budget)):
-        need = f"about {_gib(smallest.expected_bytes)}" if smallest else f"more than {_gib(budget)}"
+        need = f"about {gib(smallest.expected_bytes)}" if smallest else f"more than {gib(budget)}"
         raise NothingFits(
             f"{question.model} at {question.imgsz} needs {need} for batch {least}, the budget on"
-            f" {question.accelerator.label} is {_gib(budget)}; {_alternatives(question, model, least, budget)}"
+            f" {question.accelerator.label} is {gib(budget)}; {_alternatives(question, model, least, budget)}"
         )
 
 
@@ -215,7 +227,7 @@ def _alternatives(question: Question, model: MemoryModel, least: int, budget: in
     estimate = model.estimate(least)
     if estimate is not None:
         more = estimate.high_bytes / (1 - question.margin_percent / 100)
-        found.append(f"so would {_gib(int(more))} of memory")
+        found.append(f"so would {gib(int(more))} of memory")
     return ", ".join(found) if found else "use a smaller imgsz or model, or more memory"
 
 
@@ -270,13 +282,13 @@ def _candidate(question: Question, model: MemoryModel, batch: int) -> Candidate:
     budget = question.accelerator.memory_bytes
     failed = model.known_not_to_fit(batch, budget)
     if failed is not None:
-        why = f"batch {failed.batch} ran out of memory in {_gib(failed.budget_bytes)} (measurement {failed.id})"
+        why = f"batch {failed.batch} ran out of memory in {gib(failed.budget_bytes)} (measurement {failed.id})"
     elif estimate is None:
         why = "nothing measured"
     elif budget is None:
         why = "the budget is not known"
     elif estimate.high_bytes > _usable(question) and not _proven(model, batch, budget):
-        why = f"up to {_gib(estimate.high_bytes)}, over {_gib(_usable(question))}"
+        why = f"up to {gib(estimate.high_bytes)}, over {gib(_usable(question))}"
     else:
         why = ""
     return Candidate(
@@ -348,67 +360,3 @@ def _explained(candidates: Sequence[Candidate], chosen: int) -> tuple[Candidate,
         else replace(candidate, why_not="smaller than what fits")
         for candidate in candidates
     )
-
-
-def _sentence(
-    question: Question,
-    batch: int,
-    why: Why,
-    memory: Estimate | None,
-    seconds: float | None,
-    evidence: Evidence,
-    time: EpochTime | None = None,
-) -> str:
-    budget = question.accelerator.memory_bytes
-    room = f" of {_gib(budget)}" if budget else ""
-    left = f" less {question.margin_percent:g} %" if budget else ""
-    head = f"{question.model} at {question.imgsz} on {question.accelerator.label}: batch {batch}"
-    if question.batch is not None and question.batch != batch:
-        head += f" instead of {question.batch}, which does not fit"
-    elif why == "given":
-        head += " as asked" if question.batch is not None else " as in the try before"
-    if memory is not None:
-        head += (
-            f", {_gib(memory.expected_bytes)} predicted ({_gib(memory.low_bytes)} to {_gib(memory.high_bytes)})"
-            f"{room}{left}"
-        )
-    if time is not None and question.epochs is not None:
-        head += f", {duration(time.total(question.epochs))}"
-    elif seconds is not None:
-        head += f", about {seconds:.0f} s an epoch"
-    return f"{head}; {_grounds(why, evidence)}"
-
-
-def duration(time: EpochTime) -> str:
-    """`about 72 min (58 to 90)`; seconds below three minutes, hours from three hours."""
-    units = (("s", 1, 180.0), ("min", 60, 10_800.0), ("h", 3600, math.inf))
-    unit, seconds, _ = next(one for one in units if time.expected_seconds < one[2])
-    expected, low, high = (value / seconds for value in (time.expected_seconds, time.low_seconds, time.high_seconds))
-    digits = 1 if unit == "h" else 0
-    return f"about {expected:.{digits}f} {unit} ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def _grounds(why: Why, evidence: Evidence) -> str:
-    runs, probes = evidence.runs, evidence.probes
-    named = []
-    if runs:
-        newest = runs[0]
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        when = f" of {newest.when}" if newest.when else ""
-        named.append(f"the training at batch {newest.batch}{when} (measurement {newest.id}){more}")
-    if probes:
-        named.append(f"{len(probes)} probe point{'s' if len(probes) > 1 else ''}")
-    if evidence.failures:
-        failed = evidence.failures[0]
-        named.append(f"batch {failed.batch} having run out of memory (measurement {failed.id})")
-    if not named and why == "predicted":
-        return "nothing measured yet, predicted from the architecture"
-    if not named:
-        return f"nothing measured yet, so this is {'not checked' if why == 'given' else 'a fixed fallback'}"
-    if why == "fallback":
-        return f"nothing known is sure to fit, a fallback after {', '.join(named)}"
-    return f"evidence: {', '.join(named)}"
-
-
-def _gib(memory_bytes: int | None) -> str:
-    return "an unknown budget" if memory_bytes is None else f"{memory_bytes / 2**30:.2f} GiB"
