@@ -37,6 +37,8 @@ from yolo_airflow_provider.planner.need import (
 )
 
 MARGIN_PERCENT = 10.0
+LEAST_ROWS = 20
+"""Fewer do not bear five constants."""
 SOURCES = Path(__file__).with_name("memory_sources.txt")
 
 
@@ -97,7 +99,11 @@ def cross_validated(rows: Sequence[Row], calibrated_on: frozenset[str]) -> list[
     for source, asked in by_source.items():
         constants = GPU
         if digest(source) in calibrated_on:
-            constants = calibrated([row for row in known if row.source != source])
+            others = [row for row in known if row.source != source]
+            if len(others) >= LEAST_ROWS:
+                constants = calibrated(others)
+            else:
+                progress(f"{source} calibrated what predicts it: only {len(others)} rows of others are in this table")
         found += [predict(row, constants) for row in asked]
     return found
 
@@ -166,6 +172,14 @@ def limits(found: Iterable[Predicted]) -> list[dict[str, Any]]:
             }
         )
     return told
+
+
+def fitted_constants(rows: Sequence[Row]) -> dict[str, Any]:
+    """What these rows would be shipped with."""
+    if len(rows) < LEAST_ROWS:
+        return {}
+    found = calibrated(rows)
+    return {name: getattr(found, name) for name in ("base_bytes", "activations", "fixed", "loss", "families")}
 
 
 def fake_step(one: Predicted) -> float:
@@ -294,10 +308,7 @@ def figures(rows: Sequence[Row], left_out: Sequence[str]) -> dict[str, Any]:
         "by_card": groups(by_use["need"], lambda one: one.row.card),
         "by_precision": groups(by_use["need"], lambda one: one.row.point.work.precision),
         "limit": limits(by_use["limit"]),
-        "constants": {
-            name: getattr(calibrated([row for row in rows if row.use == "need"]), name)
-            for name in ("base_bytes", "activations", "fixed", "loss", "families")
-        },
+        "constants": fitted_constants([row for row in rows if row.use == "need"]),
         "context_bytes": CONTEXT_BYTES,
         "worst": [
             {
@@ -337,7 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         this_machine(),
         figures=found,
         rows=table,
-        closing=[f"of {found['fitted']['rows']} runs that fitted, {found['fitted']['refused_percent']:.1f} % refused"],
+        closing=[
+            f"of {found['fitted']['rows']} runs that fitted, {found['fitted']['refused_percent'] or 0:.1f} % refused"
+        ],
         as_json=options.json,
     )
     return 0

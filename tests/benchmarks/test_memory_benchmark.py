@@ -76,11 +76,18 @@ def test_no_source_calibrates_its_own_prediction(points: Path) -> None:
     halves = [
         memory.replace(row, source=source, point=memory.replace(row.point, measured_bytes=row.point.measured_bytes * f))
         for source, f in (("low", 0.5), ("high", 2.0))
-        for row in base
+        for row in base * 5
     ]
     found = memory.cross_validated(halves, frozenset(map(memory.digest, ("low", "high"))))
     for one in found:
         assert one.error_percent > 100 if one.row.source == "low" else one.error_percent < -50
+
+
+def test_a_table_too_small_to_calibrate_says_what_predicts_it(points: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = read(points)
+    found = memory.cross_validated(rows, frozenset(memory.digest(row.source) for row in rows))
+    assert len(found) == 6
+    assert "thread-0 calibrated what predicts it: only 3 rows of others" in capsys.readouterr().err
 
 
 def test_the_shipped_constants_are_of_these_sources() -> None:
