@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.machine import this_machine
 from benchmarks.output import report
-from yolo_airflow_provider.gpus.cards import card
+from yolo_airflow_provider.gpus.accelerator import Accelerator, profile_of_name
+from yolo_airflow_provider.gpus.cards import Device, card, device
 from yolo_airflow_provider.planner.catalogue import architecture
 from yolo_airflow_provider.planner.timing import COLD_FACTOR, EPOCH_SECONDS, Job, cold
 
@@ -38,10 +39,7 @@ def read(file: Path) -> list[tuple[str, float]]:
 
 def _error(line: dict[str, str]) -> float | None:
     shape = architecture(line["model"])
-    try:
-        on = card(line["gpu"])
-    except ValueError:
-        on = None
+    on = _device(line["gpu"])
     batch, imgsz, images = (_number(line[name]) for name in ("batch_gpu", "imgsz", "images"))
     if shape is None or on is None or line["gpus"] != "1" or line["kind"] != "epoch_row" or not batch or not imgsz:
         return None
@@ -52,9 +50,27 @@ def _error(line: dict[str, str]) -> float | None:
         rate = images / _number(line["epoch_seconds"])
     if not rate:
         return None
-    job = Job(imgsz=int(imgsz), batch=int(batch), images=int(images or 10_000), workers=WORKERS)
-    seconds = cold(shape, on.whole, job).expected_seconds - EPOCH_SECONDS
+    job = Job(
+        imgsz=int(imgsz),
+        batch=int(batch),
+        images=int(images or 10_000),
+        precision="fp32" if line["precision"] == "fp32" else "amp",
+        workers=WORKERS,
+    )
+    seconds = cold(shape, on, job).expected_seconds - EPOCH_SECONDS
     return math.log(seconds / job.images * rate)
+
+
+def _device(gpu: str) -> Device | None:
+    """The card, or the slice of it where the name goes on with `MIG 1g.10gb`."""
+    name, _, profile = gpu.partition(" MIG ")
+    try:
+        on = card(name)
+    except ValueError:
+        return None
+    if on is None or not profile:
+        return on.whole if on else None
+    return device(Accelerator("mig", on.whole.product, profile_of_name(profile)))
 
 
 def _number(text: str) -> float:

@@ -65,6 +65,15 @@ def test_a_slice_has_its_share_of_the_card() -> None:
         assert one.fp16_flops < whole.fp16_flops
 
 
+def test_the_share_is_of_the_card_also_where_its_larger_profiles_are_not_published() -> None:
+    (smallest,) = (device(one) for one in offered("1g.23gb@b200"))
+    assert smallest is not None
+    assert smallest.share == pytest.approx(1 / 7)
+    (quarter,) = (device(one) for one in offered("1g.24gb@rtx-pro-6000"))
+    assert quarter is not None
+    assert quarter.share == pytest.approx(1 / 4)
+
+
 def test_the_memory_that_a_node_told_is_kept() -> None:
     told = device(Accelerator("mig", "NVIDIA-A100-SXM4-40GB", "1g.5gb", memory_bytes=5_000_000_000))
     assert told is not None

@@ -60,7 +60,9 @@ class Slice:
         profile: e.g. `1g.5gb`.
         memory_bytes: that can be used.
         multiprocessors: of the GPU instance.
-        compute_slices: of seven (four on an A30 and an RTX PRO 6000).
+        compute_slices: of `compute_slices_total`.
+        compute_slices_total: of the card: seven, four of an A30 and an RTX PRO 6000. Not what its largest listed
+            profile has: the figures of some are not published.
         memory_slices: of `memory_slices_total`.
         memory_slices_total: of the card.
         max_instances: that one card holds.
@@ -70,6 +72,7 @@ class Slice:
     memory_bytes: int
     multiprocessors: int
     compute_slices: int
+    compute_slices_total: int
     memory_slices: int
     memory_slices_total: int
     max_instances: int
@@ -187,7 +190,7 @@ def _sliced(found: Card, profile: str) -> Device | None:
         bandwidth_bytes_per_second=whole.bandwidth_bytes_per_second * memory,
         fp16_flops=whole.fp16_flops * compute,
         fp32_flops=whole.fp32_flops * compute,
-        share=max(memory, one.compute_slices / max(other.compute_slices for other in found.slices)),
+        share=max(memory, one.compute_slices / one.compute_slices_total),
     )
 
 
@@ -199,6 +202,7 @@ def _read() -> Iterator[Card]:
             memory_bytes=int(row["memory_mib"]) * _MIB,
             multiprocessors=int(row["multiprocessors"]),
             compute_slices=int(row["compute_slices"]),
+            compute_slices_total=int(row["compute_slices_total"]),
             memory_slices=int(row["memory_slices"]),
             memory_slices_total=int(row["memory_slices_total"]),
             max_instances=int(row["max_instances"]),
