@@ -30,5 +30,5 @@ GRANT USAGE ON SEQUENCE model_id_seq, measurement_id_seq TO yolo_writer;
 GRANT SELECT ON
     yolo_profiles_version,
     run_history, epoch_history, decision_history, prediction_error, oom_history, usage_by_dag, resource_card,
-    model_spectrum
+    model_spectrum, model_facts
 TO yolo_writer, yolo_reader;

@@ -120,6 +120,9 @@ class PreprocessJob(_Message):
     task: Name = "detect"
     copy_images: bool = False
     """Copy images into the workspace instead of linking to the source."""
+    model: str | None = None
+    """An architecture to analyse beside it, for the plan of its first training."""
+    trusted_weights: bool = False
 
 
 class _ModelJob(_Message):
@@ -134,6 +137,8 @@ class _ModelJob(_Message):
     optimizer: Name = "auto"
     workers: int = Field(default=8, ge=0, le=1024)
     seed: int = 0
+    analyse: bool = False
+    """Analyse the architecture before it runs: the planner does not know it."""
 
 
 class ProbeJob(_ModelJob):
@@ -242,6 +247,29 @@ class ModelFacts(_Message):
     """Forward pass of one image at the run's input size, 1e9 multiply-adds times two."""
     stride: int
     classes: int
+
+
+class ArchitectureFacts(_Message):
+    """What an analysis on fake tensors found; `planner.catalogue.Architecture` says what the fields mean."""
+
+    name: Name
+    task: Name
+    classes: int
+    parameters: int
+    parameters_per_class: float
+    buffer_bytes: int
+    stride: int
+    gflops: float
+    gflops_imgsz: int
+    fixed_bytes: int
+    amp_bytes_per_pixel: float
+    fp32_bytes_per_pixel: float
+    amp_bytes_per_pixel_per_class: float
+    validation_bytes_per_pixel: float
+    anchors_per_pixel: float
+    step_flops_per_pixel: float
+    step_moved_bytes_per_pixel: float
+    kernels: int
 
 
 class Environment(_Message):
@@ -353,6 +381,7 @@ class JobResult(_Message):
     try_number: int = 1
     failure: Failure | None = None
     model: ModelFacts | None = None
+    architecture: ArchitectureFacts | None = None
     environment: Environment | None = None
     measurements: tuple[Measurement, ...] = Field(default=(), max_length=3)
     dataset: DatasetSummary | None = None

@@ -16,6 +16,7 @@ import pytest
 
 from yolo_airflow_provider.contract import Accelerator, Identity, JobSpec, TrainJob
 from yolo_airflow_provider.errors import BadInput
+from yolo_airflow_provider.gpus.accelerator import Accelerator as GpuAccelerator
 from yolo_airflow_provider.hooks.profile_store import ProfileStoreHook
 from yolo_airflow_provider.operators import MigTrainOperator, PreprocessOperator
 from yolo_airflow_provider.operators.local import LocalRun, worker_environment
@@ -32,6 +33,30 @@ def test_preprocess_returns_what_the_others_take(make_context: MakeContext, shap
     assert answer["dataset"]["train_images"] == 16
     (row,) = ProfileStoreHook().get_store().measurements("dag", "manual__1")
     assert (row.row.kind, row.row.outcome, row.row.dataset) == ("preprocess", "succeeded", "shapes")
+
+
+@pytest.mark.slow
+def test_an_architecture_of_ones_own_is_planned_before_its_first_training(
+    make_context: MakeContext, shapes: Path, tmp_path: Path
+) -> None:
+    custom = tmp_path / "mine.yaml"
+    custom.write_text(
+        "nc: 2\n"
+        "backbone:\n  - [-1, 1, Conv, [16, 3, 2]]\n  - [-1, 1, Conv, [32, 3, 2]]\n  - [-1, 1, Conv, [64, 3, 2]]\n"
+        "head:\n  - [[2], 1, Detect, [nc]]\n"
+    )
+    prepare = PreprocessOperator(task_id="preprocess", data=str(shapes), imgsz=96, model=str(custom), execution="local")
+    answer = prepare.execute(make_context("preprocess"))
+    assert answer["architecture"]["name"] == "mine"
+    # The store knows it too, for a training that is given a bare path.
+    for data in (answer, answer["data"]):
+        train = MigTrainOperator(
+            task_id="train", model=str(custom), data=data, imgsz=96, epochs=1, execution="local", memory_budget="4Gi"
+        )
+        proposal = train._propose(GpuAccelerator("cpu", memory_bytes=4 * 2**30))
+        assert proposal.choice is not None
+        assert proposal.choice[1].why == "predicted"
+        assert proposal.job.analyse
 
 
 def test_a_failure_is_typed_recorded_and_named(make_context: MakeContext, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from yolo_airflow_provider.contract import ArchitectureFacts
 from yolo_airflow_provider.planner.catalogue import Architecture, architecture
 from yolo_airflow_provider.worker import analysis, models
-from yolo_airflow_provider.worker.analysis import Analysis, analyse
+from yolo_airflow_provider.worker.analysis import analyse, attempt
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.fakestep import BLOCK_BYTES, training_step
 
@@ -48,7 +49,7 @@ def test_nothing_is_computed_and_the_module_is_left_as_it_is() -> None:
 
 def test_it_says_what_the_catalogue_says() -> None:
     """Both have the same fields: `yolo-airflow plan` reads the one as the other."""
-    assert [field.name for field in fields(Analysis)] == [field.name for field in fields(Architecture)]
+    assert list(ArchitectureFacts.model_fields) == [field.name for field in fields(Architecture)]
 
 
 @pytest.mark.slow
@@ -56,18 +57,33 @@ def test_it_says_what_the_catalogue_says() -> None:
 def test_the_catalogue_has_not_drifted(name: str) -> None:
     fresh, shipped = analyse(name), architecture(name)
     assert shipped is not None
-    for field in fields(Analysis):
+    for field in fields(Architecture):
         now, then = getattr(fresh, field.name), getattr(shipped, field.name)
         assert now == (pytest.approx(then, rel=0.01) if isinstance(then, float) else then), field.name
 
 
-def test_its_figures_are_those_of_ultralytics() -> None:
-    from ultralytics import YOLO
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("yolov5s", "detect"),
+        ("yolov6n", "detect"),
+        ("yolov8n-pose", "pose"),
+        ("yolov8n-cls", "classify"),
+        ("yolov9t", "detect"),
+        ("yolov10n", "detect"),
+        ("yolo11n-obb", "obb"),
+        ("yolo12n", "detect"),
+        ("yolo26n-seg", "segment"),
+        ("rtdetr-resnet50", "detect"),
+    ],
+)
+def test_its_figures_are_those_of_ultralytics(name: str, task: str) -> None:
+    from ultralytics import RTDETR, YOLO
 
-    found = analyse("yolov8n-pose")
-    _, parameters, _, gflops = YOLO("yolov8n-pose.yaml").info(verbose=True)
-    assert (found.parameters, round(found.gflops, 1)) == (parameters, round(gflops, 1))
-    assert (found.task, found.classes) == ("pose", 1)
+    found = analyse(name)
+    _, parameters, _, gflops = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml").info(verbose=True)
+    assert (found.task, found.parameters, round(found.gflops, 1)) == (task, parameters, round(gflops, 1))
 
 
 def test_a_custom_architecture_is_analysed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +108,18 @@ def test_a_checkpoint_is_analysed_as_what_it_holds(tmp_path: Path) -> None:
     found = analyse(str(tmp_path / "best.pt"))
     assert found.classes == 3
     assert found.parameters == sum(p.numel() for p in module.parameters())
+
+
+def test_a_job_goes_on_without_an_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NotImplementedError("no fake of an operator")
+
+    monkeypatch.setattr(analysis, "training_step", fails)
+    said: list[str] = []
+    assert attempt("yolov8n", task="detect", trusted_weights=False, say=said.append) is None
+    assert said == ["yolov8n could not be analysed: NotImplementedError: no fake of an operator"]
+    with pytest.raises(JobError, match="no model is called"):
+        attempt("yolov99", task="detect", trusted_weights=False, say=said.append)
 
 
 def test_what_is_no_model_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 # Not imported for it: the parser is built for every command.
-_EXPORTS = ("measurements", "epochs", "decisions", "cards", "spectrum", "usage", "errors", "oom")
+_EXPORTS = ("measurements", "epochs", "decisions", "cards", "spectrum", "models", "usage", "errors", "oom")
 _ORIGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 _REPORTED = 20
 """Refused rows that are named one by one."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from yolo_airflow_provider.contract import DatasetSummary
+from yolo_airflow_provider.contract import ArchitectureFacts, DatasetSummary, profile_name
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.gpus.cards import device
 from yolo_airflow_provider.operators.plan import IN_MEMORY, precision
@@ -17,6 +18,7 @@ from yolo_airflow_provider.planner.need import CONTEXT_BYTES, CPU, GPU, Constant
 
 if TYPE_CHECKING:
     from yolo_airflow_provider.profiles.records import EvidenceRow, RelativeRow
+    from yolo_airflow_provider.profiles.store import ProfileStore
 
 
 def known_architecture(model: str) -> Architecture | None:
@@ -27,8 +29,30 @@ def known_architecture(model: str) -> Architecture | None:
     return architecture(path.name)
 
 
+def architecture_of(model: str, task: str, given: ArchitectureFacts | None, store: ProfileStore) -> Architecture | None:
+    """What is known of a model: in the catalogue, found by the preprocessing of this run, or in the store.
+
+    Args:
+        model: as the DAG's author wrote it.
+        task: Ultralytics' task.
+        given: what preprocessing analysed, of whichever model.
+        store: asked last.
+    """
+    known = known_architecture(model)
+    if known is not None:
+        return known
+    name = profile_name(model)
+    if given is not None and (given.name, given.task) == (name, task):
+        return Architecture(**given.model_dump())
+    row = store.analysed_model(name, task)
+    if row is None:
+        return None
+    values = {field.name: getattr(row, field.name) for field in fields(Architecture)}
+    return Architecture(**values) if None not in values.values() else None
+
+
 def workload(
-    model: str,
+    shape: Architecture | None,
     imgsz: int,
     *,
     amp: bool,
@@ -37,11 +61,10 @@ def workload(
     dataset: DatasetSummary | None,
 ) -> Workload | None:
     """The training as far as memory is concerned; None where its architecture is not known."""
-    known = known_architecture(model)
-    if known is None:
+    if shape is None:
         return None
     return Workload(
-        architecture=known,
+        architecture=shape,
         imgsz=imgsz,
         precision="amp" if precision(amp, accelerator.kind) == "amp" else "fp32",
         optimizer=optimizer,
@@ -85,7 +108,7 @@ def _objects(dataset: DatasetSummary | None) -> Objects | None:
 
 
 def epoch_time(
-    model: str,
+    shape: Architecture | None,
     imgsz: int,
     *,
     amp: bool,
@@ -98,7 +121,6 @@ def epoch_time(
     """Seconds of an epoch by batch; None where the number of images is not known."""
     if dataset is None or not dataset.train_images:
         return None
-    shape = known_architecture(model)
     here = device(accelerator)
     timed = _timed(known, accelerator)
 

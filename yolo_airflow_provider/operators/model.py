@@ -101,6 +101,8 @@ class ModelOperator(YoloPodOperator):
             "optimizer": self.optimizer,
             "workers": parameters.whole_number("workers", self.workers, least=0),
             "seed": parameters.whole_number("seed", self.seed, least=0),
+            # A file's content may be another than at its last analysis, which takes seconds.
+            "analyse": forecast.known_architecture(self.model) is None,
         }
 
     def _known(self, common: dict[str, Any], accelerator: Accelerator) -> list[EvidenceRow]:
@@ -128,6 +130,7 @@ class ModelOperator(YoloPodOperator):
             DoesNotFit: nothing fits the accelerator.
             BadInput: the batch is wrong.
         """
+        shape = forecast.architecture_of(self.model, self.task, source.architecture, self._store())
         question = Question(
             model=profile_name(self.model),
             imgsz=common["imgsz"],
@@ -138,7 +141,7 @@ class ModelOperator(YoloPodOperator):
             min_batch=min_batch,
             kept=self._earlier.kept_batch(profile_name(self.model), common["imgsz"], accelerator),
             workload=forecast.workload(
-                self.model,
+                shape,
                 common["imgsz"],
                 amp=common["amp"],
                 optimizer=common["optimizer"],
@@ -146,7 +149,7 @@ class ModelOperator(YoloPodOperator):
                 dataset=source.summary,
             ),
             time=forecast.epoch_time(
-                self.model,
+                shape,
                 common["imgsz"],
                 amp=common["amp"],
                 workers=common["workers"],

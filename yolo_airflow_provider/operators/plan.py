@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from yolo_airflow_provider import contract
-from yolo_airflow_provider.contract import DatasetSummary, FailureClass, Identity, JobSpec, describe, profile_name
+from yolo_airflow_provider.contract import (
+    ArchitectureFacts,
+    DatasetSummary,
+    FailureClass,
+    Identity,
+    JobSpec,
+    describe,
+    profile_name,
+)
 from yolo_airflow_provider.errors import BadInput
 from yolo_airflow_provider.gpus.accelerator import Accelerator
 from yolo_airflow_provider.planner.choice import Choice, Question
@@ -35,10 +43,12 @@ class DataSource:
     Attributes:
         path: of the data.yaml.
         summary: what preprocessing found, None for a bare path.
+        architecture: what it analysed, where it was given a model.
     """
 
     path: str
     summary: DatasetSummary | None
+    architecture: ArchitectureFacts | None = None
 
     @property
     def images(self) -> int | None:
@@ -56,7 +66,12 @@ def read_data(data: Any) -> DataSource:
         return DataSource(data, None)
     if isinstance(data, Mapping) and isinstance(data.get("data"), str) and "dataset" in data:
         try:
-            return DataSource(data["data"], DatasetSummary.model_validate(data["dataset"]))
+            analysed = data.get("architecture")
+            return DataSource(
+                data["data"],
+                DatasetSummary.model_validate(data["dataset"]),
+                None if analysed is None else ArchitectureFacts.model_validate(analysed),
+            )
         except ValidationError as error:
             raise BadInput(f"data: the preprocessing result is wrong: {describe(error)}") from error
     raise BadInput(f"data={data!r} is no data set: give the path of a data.yaml, or the output of a PreprocessOperator")

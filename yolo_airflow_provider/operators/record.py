@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,18 @@ from yolo_airflow_provider.contract import (
     JobResult,
     JobSpec,
     Measurement,
+    ModelFacts,
     ProbeJob,
     TrainJob,
     profile_name,
 )
+from yolo_airflow_provider.operators.forecast import known_architecture
 from yolo_airflow_provider.operators.plan import precision, run_key
+from yolo_airflow_provider.planner.catalogue import for_classes
 from yolo_airflow_provider.profiles.records import EpochRow, MeasurementRow, ModelRow, RunKey
+
+_SAME_PARAMETERS = 0.01
+"""By this much the count of another head of the same architecture is off."""
 
 
 def measurement_rows(
@@ -66,20 +72,25 @@ def _storable(row: MeasurementRow) -> MeasurementRow:
 
 def model_rows(spec: JobSpec, result: JobResult) -> list[ModelRow]:
     """The architecture as the run found it."""
-    facts = result.model
-    if facts is None:
-        return []
-    return [
-        ModelRow(
-            name=facts.name,
-            task=facts.task,
-            classes=facts.classes,
-            parameters=facts.parameters,
-            stride=facts.stride,
-            gflops=facts.gflops,
-            gflops_imgsz=spec.job.imgsz,
-        )
-    ]
+    facts, analysed = result.model, result.architecture
+    rows = [] if analysed is None else [ModelRow(**analysed.model_dump())]
+    if facts is not None and not any(
+        (facts.classes, facts.parameters) == (row.classes, row.parameters) for row in rows
+    ):
+        given = {name: getattr(facts, name) for name in ("name", "task", "classes", "parameters", "stride", "gflops")}
+        rows.append(ModelRow(**(_in_catalogue(spec, facts) | given), gflops_imgsz=spec.job.imgsz))
+    return rows
+
+
+def _in_catalogue(spec: JobSpec, facts: ModelFacts) -> dict[str, Any]:
+    """What the package knows of the architecture with this many classes; nothing where the file holds another one."""
+    known = known_architecture(getattr(spec.job, "model", ""))
+    if known is None:
+        return {}
+    same = for_classes(known, facts.classes)
+    if abs(same.parameters - facts.parameters) > _SAME_PARAMETERS * facts.parameters:
+        return {}
+    return {name: value for name, value in asdict(same).items() if name != "gflops_imgsz"}
 
 
 def epoch_rows(spec: JobSpec) -> list[EpochRow]:
@@ -149,7 +160,7 @@ def _common(spec: JobSpec, result: JobResult, dataset: DatasetSummary | None) ->
         result.model,
         result.train,
     )
-    model = getattr(job, "model", None)
+    model = job.model if isinstance(job, TrainJob | ProbeJob) else None
     return {
         "kind": job.kind,
         "finished_at": datetime.now(UTC),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 
@@ -79,3 +79,22 @@ def architecture(name: str) -> Architecture | None:
     stem = re.sub(r"\.(?:pt|ya?ml)$", "", name.strip().lower())
     older = re.sub(r"^(yolov5[nsmlx])6u?$", r"\1-p6", stem)
     return next((known[one] for one in (stem, older, stem.removesuffix("u")) if one in known), None)
+
+
+def for_classes(made: Architecture, classes: int | None) -> Architecture:
+    """The architecture with a head for so many classes; as it is for None."""
+    if classes is None or classes == made.classes:
+        return made
+    more = classes - made.classes
+    parameters = max(1, round(made.parameters + more * made.parameters_per_class))
+    more_bytes = more * made.amp_bytes_per_pixel_per_class
+    in_32_bit = made.fp32_bytes_per_pixel / made.amp_bytes_per_pixel
+    return replace(
+        made,
+        classes=classes,
+        parameters=parameters,
+        # Other parameters of the head change it by as many weights, gradients and moments.
+        fixed_bytes=round(made.fixed_bytes * parameters / made.parameters),
+        amp_bytes_per_pixel=max(0.0, made.amp_bytes_per_pixel + more_bytes),
+        fp32_bytes_per_pixel=max(0.0, made.fp32_bytes_per_pixel + more_bytes * in_32_bit),
+    )

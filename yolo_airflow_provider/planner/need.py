@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Literal
 
-from yolo_airflow_provider.planner.catalogue import Architecture
+from yolo_airflow_provider.planner.catalogue import Architecture, for_classes
 
 _GIB = 2**30
 _FLOAT_BYTES = 4
@@ -193,22 +193,16 @@ class Need:
 @lru_cache(maxsize=256)
 def parts(work: Workload) -> Parts:
     """The parts of one training step. Monotone in pixels, classes and parameters."""
-    made = work.architecture
+    made = for_classes(work.architecture, work.classes)
     pixels = work.imgsz**2
-    classes = made.classes if work.classes is None else work.classes
-    more = classes - made.classes
-    parameters = max(0.0, made.parameters + more * made.parameters_per_class)
     per_pixel = made.amp_bytes_per_pixel if work.precision == "amp" else made.fp32_bytes_per_pixel
-    class_bytes = made.amp_bytes_per_pixel_per_class * (per_pixel / made.amp_bytes_per_pixel)
     anchors = made.anchors_per_pixel * pixels
     boxes = work.objects or Objects(mean=0.0)
-    # Parameters of the analysed head are in `fixed_bytes`; others change it by as many weights, gradients and moments.
-    fixed = made.fixed_bytes * parameters / made.parameters
     return Parts(
-        fixed=fixed,
-        moments=_FLOAT_BYTES * parameters * extra_copies(work.optimizer),
-        activations=max(0.0, per_pixel + more * class_bytes) * pixels,
-        loss=anchors * (DISTRIBUTION_BINS + classes) * _FLOAT_BYTES,
+        fixed=made.fixed_bytes,
+        moments=_FLOAT_BYTES * made.parameters * extra_copies(work.optimizer),
+        activations=per_pixel * pixels,
+        loss=anchors * (DISTRIBUTION_BINS + made.classes) * _FLOAT_BYTES,
         assigner=anchors * boxes.crowded * ASSIGNER_TENSORS * _FLOAT_BYTES,
         assigner_at_most=anchors * boxes.crowded_at_most * ASSIGNER_TENSORS * _FLOAT_BYTES,
         validation=made.validation_bytes_per_pixel * pixels,

@@ -1,4 +1,4 @@
-"""The planner's reads: what is known of one profile, and of its relatives, in statements whose time does not grow.
+"""The planner's reads: what is known of a profile, its relatives and its model, in statements whose time does not grow.
 
 Indexes hold just these rows in just these orders. The statement is put together once a process: SQLAlchemy takes
 longer to do that than the server to answer.
@@ -7,13 +7,13 @@ longer to do that than the server to answer.
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from yolo_airflow_provider.profiles import tables
-from yolo_airflow_provider.profiles.records import EvidenceRow, ProfileKey, RelativeRow
+from yolo_airflow_provider.profiles.records import EvidenceRow, ModelRow, ProfileKey, RelativeRow
 
 _MOST = "most"
 
@@ -80,4 +80,28 @@ def _relatives(has_product: bool) -> sa.Select[Any]:
         .where(columns.product == sa.bindparam("product") if has_product else columns.product.is_(None))
         .order_by(*(column.desc() for column in (*alike, columns.finished_at, columns.id)))
         .limit(sa.bindparam(_MOST, type_=sa.Integer()))
+    )
+
+
+def analysed_model(connection: sa.Connection, name: str, task: str) -> ModelRow | None:
+    """The newest analysis of a model, None where it was never analysed.
+
+    Args:
+        connection: in a transaction, or for this statement alone.
+        name: as the store calls it.
+        task: Ultralytics' task.
+    """
+    row = connection.execute(_analysed_model(), {"name": name, "task": task}).mappings().one_or_none()
+    return None if row is None else ModelRow(**row)
+
+
+@functools.cache
+def _analysed_model() -> sa.Select[Any]:
+    columns = tables.model.c
+    return (
+        sa.select(*(columns[field.name] for field in fields(ModelRow)))
+        .where(columns.name == sa.bindparam("name"), columns.task == sa.bindparam("task"))
+        .where(columns.kernels.is_not(None))
+        .order_by(columns.id.desc())
+        .limit(1)
     )

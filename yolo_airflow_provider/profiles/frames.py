@@ -30,6 +30,7 @@ _ORDER: dict[str, tuple[str, ...]] = {
     "usage_by_dag": ("day",),
     "resource_card": ("finished_at", "measurement_id"),
     "model_spectrum": ("last_at",),
+    "model_facts": ("id",),
 }
 NAMES = tuple(_ORDER)
 """Tables and views that `ProfileStore.frame` takes."""

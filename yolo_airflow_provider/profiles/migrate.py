@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from yolo_airflow_provider.profiles.errors import StoreDenied, StoreError, StoreOutdatedError, StoreVersionError
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision of the store that this package can read or upgrade, oldest first."""
 HEAD_REVISION = KNOWN_REVISIONS[-1]
 """The revision that this package writes."""

@@ -32,6 +32,18 @@ class ModelRow:
     stride: int
     gflops: float | None = None
     gflops_imgsz: int | None = None
+    # The analysis on fake tensors, None where there was none; planner/catalogue.py says what the fields mean.
+    buffer_bytes: int | None = None
+    fixed_bytes: int | None = None
+    parameters_per_class: float | None = None
+    amp_bytes_per_pixel: float | None = None
+    fp32_bytes_per_pixel: float | None = None
+    amp_bytes_per_pixel_per_class: float | None = None
+    validation_bytes_per_pixel: float | None = None
+    anchors_per_pixel: float | None = None
+    step_flops_per_pixel: float | None = None
+    step_moved_bytes_per_pixel: float | None = None
+    kernels: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

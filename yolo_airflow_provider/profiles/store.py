@@ -118,6 +118,15 @@ class ProfileStore:
         """
         return self.transaction(lambda connection: evidence.relatives(connection, accelerator_kind, product, limit))
 
+    def analysed_model(self, name: str, task: str) -> ModelRow | None:
+        """What an analysis found of a model, the newest; None where it was never analysed.
+
+        Args:
+            name: as the store calls it.
+            task: Ultralytics' task.
+        """
+        return self.transaction(lambda connection: evidence.analysed_model(connection, name, task))
+
     def measurements(self, dag_id: str, run_id: str) -> list[Stored]:
         """All measurements of a DAG run, in the order in which they were finished."""
         return self._measured(dag_id=dag_id, run_id=run_id)

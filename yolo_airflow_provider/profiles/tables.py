@@ -37,6 +37,18 @@ INSTANCE_KEY = RUN_KEY[:-1]
 MODEL_KEY = ("name", "task", "classes", "parameters")
 """Columns by which two models are the same."""
 
+ANALYSED_NUMBERS = (
+    "parameters_per_class",
+    "amp_bytes_per_pixel",
+    "fp32_bytes_per_pixel",
+    "amp_bytes_per_pixel_per_class",
+    "validation_bytes_per_pixel",
+    "anchors_per_pixel",
+    "step_flops_per_pixel",
+    "step_moved_bytes_per_pixel",
+)
+"""Columns of `model` that an analysis finds, beside bytes and counts."""
+
 PROFILE_KEY = (
     "model",
     "model_task",
@@ -185,6 +197,7 @@ def most_characters(table: str, column: str) -> int | None:
 
 
 _NUMBERS = (
+    *ANALYSED_NUMBERS,
     "cpu_cores",
     "epoch_seconds_spread",
     "gflops",
@@ -228,6 +241,11 @@ model = sa.Table(
     _integer("stride", required=True),
     _number("gflops"),
     _integer("gflops_imgsz"),
+    # The analysis on fake tensors; what the columns mean is in planner/catalogue.py.
+    _bytes("buffer_bytes"),
+    _bytes("fixed_bytes"),
+    *(_number(name) for name in ANALYSED_NUMBERS),
+    _integer("kernels"),
     sa.UniqueConstraint(*MODEL_KEY, name="facts"),
 )
 

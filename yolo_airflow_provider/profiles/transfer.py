@@ -30,6 +30,7 @@ EXPORTS = {
     "decisions": "decision_history",
     "cards": "resource_card",
     "spectrum": "model_spectrum",
+    "models": "model_facts",
     "usage": "usage_by_dag",
     "errors": "prediction_error",
     "oom": "oom_history",

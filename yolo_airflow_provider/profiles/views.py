@@ -22,7 +22,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         *("decided_at", "finished_at", "outcome", "model", "imgsz", "precision", "batch"),
         *("accelerator_kind", "product", "mig_profile", "basis"),
         *("predicted_bytes", "predicted_low_bytes", "predicted_high_bytes", "peak_device_bytes"),
-        *("error_percent", "within_interval", "predicted_epoch_seconds", "epoch_seconds", "epoch_error_percent"),
+        *("error_percent", "within_interval", "predicted_epoch_seconds"),
+        *("predicted_epoch_low_seconds", "predicted_epoch_high_seconds", "epoch_seconds"),
+        *("epoch_error_percent", "within_epoch_interval"),
     ),
     "oom_history": (
         *("id", "finished_at", "outcome", *tables.RUN_KEY, "part", "kind"),
@@ -41,6 +43,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         *("data_wait_percent", "iowait_percent", "throttled_percent", "io_intensive", "compute_bound_by"),
         *("supports_checkpoint_resume", "measurements", "origin", "source"),
     ),
+    "model_facts": (
+        *(column.name for column in tables.model.c),
+        *("activation_bytes_per_image", "flops_per_byte"),
+    ),
     "model_spectrum": (
         *(*_PROFILE, "measurements", "parameters", "gflops"),
         *("peak_device_bytes", "peak_bytes_per_image", "flops_per_byte", "io_sensitivity_percent"),
@@ -58,13 +64,19 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
             (
                 *("dataloader_workers", "disk_space_required", "estimated_gpu_memory", "host_memory", "input_size"),
                 *("io_intensive", "measurement_id", "min_gpu_count", "shared_memory", "supports_checkpoint_resume"),
-                "within_interval",
+                *("within_interval", "within_epoch_interval"),
             ),
         ),
         (
             sa.Double(),
             (
-                *("epoch_error_percent", "error_percent", "expected_duration_per_epoch", "flops_per_byte"),
+                *(
+                    "activation_bytes_per_image",
+                    "epoch_error_percent",
+                    "error_percent",
+                    "expected_duration_per_epoch",
+                    "flops_per_byte",
+                ),
                 *("io_sensitivity_percent", "peak_bytes_per_image"),
             ),
         ),

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from yolo_airflow_provider.contract import ArchitectureFacts
 from yolo_airflow_provider.worker import models
 from yolo_airflow_provider.worker.failures import JobError
 from yolo_airflow_provider.worker.fakestep import training_step, validation_step
@@ -26,37 +25,9 @@ _DECODER_STRIDES = (8, 16, 32)
 """Levels that RT-DETR's decoder looks at; it does not tell them."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The fields of `planner.catalogue.Architecture`, which says what they mean."""
-
-    name: str
-    task: str
-    classes: int
-    parameters: int
-    parameters_per_class: float
-    buffer_bytes: int
-    stride: int
-    gflops: float
-    gflops_imgsz: int
-    fixed_bytes: int
-    amp_bytes_per_pixel: float
-    fp32_bytes_per_pixel: float
-    amp_bytes_per_pixel_per_class: float
-    validation_bytes_per_pixel: float
-    anchors_per_pixel: float
-    step_flops_per_pixel: float
-    step_moved_bytes_per_pixel: float
-    kernels: int
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self))
-
-
 def analyse(
     model: str, *, task: str | None = None, classes: int | None = None, trusted_weights: bool = False
-) -> Analysis:
+) -> ArchitectureFacts:
     """Analyse an architecture at 640 pixels.
 
     Args:
@@ -81,7 +52,7 @@ def analyse(
     seen = validation_step(module, batch=_SMALL, imgsz=IMGSZ)
     weights = sum(p.numel() for p in (*module.parameters(), *module.buffers())) * _HALF_BYTES
     by_class = _by_class(source, found_task, facts.classes, facts.parameters, slope, fixed)
-    return Analysis(
+    return ArchitectureFacts(
         name=source.name,
         task=found_task,
         classes=facts.classes,
@@ -102,6 +73,27 @@ def analyse(
         step_moved_bytes_per_pixel=_rounded((large.moved_bytes - small.moved_bytes) / images / pixels),
         kernels=large.kernels,
     )
+
+
+def attempt(model: str, *, task: str, trusted_weights: bool, say: Callable[[str], None]) -> ArchitectureFacts | None:
+    """Analyse beside a job, which goes on whatever comes of it: then a later plan knows no more than this one did.
+
+    Args:
+        model: as in `analyse`.
+        task: Ultralytics' task.
+        trusted_weights: load a .pt as a full pickle.
+        say: takes the reason where nothing comes of it.
+
+    Raises:
+        JobError: no such model.
+    """
+    try:
+        return analyse(model, task=task, trusted_weights=trusted_weights)
+    except JobError:
+        raise
+    except Exception as error:  # whatever operator fake tensors do not know
+        say(f"{model} could not be analysed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return None
 
 
 def _by_class(
@@ -150,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except JobError as error:
         print(error, file=sys.stderr)
         return 1
-    print(found.to_json())
+    print(found.model_dump_json())
     return 0
 
 

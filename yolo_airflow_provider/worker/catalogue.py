@@ -12,13 +12,13 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
-from yolo_airflow_provider.worker.analysis import Analysis, analyse
+from yolo_airflow_provider.contract import ArchitectureFacts
+from yolo_airflow_provider.worker.analysis import analyse
 from yolo_airflow_provider.worker.models import known_architectures
 
 _TASKS = ("", "-seg", "-pose", "-obb", "-cls", "-p2", "-p6", "-pose-p6", "-seg-p6")
@@ -43,15 +43,15 @@ def names() -> list[str]:
     return sorted(found)
 
 
-def write(found: Iterable[Analysis], file: Path) -> None:
+def write(found: Iterable[ArchitectureFacts], file: Path) -> None:
     """Write the rows, sorted by name."""
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, [field.name for field in fields(Analysis)], lineterminator="\n")
+        writer = csv.DictWriter(stream, list(ArchitectureFacts.model_fields), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(row) for row in sorted(found, key=lambda row: row.name))
+        writer.writerows(row.model_dump() for row in sorted(found, key=lambda row: row.name))
 
 
-def _attempt(name: str) -> Analysis | str:
+def _attempt(name: str) -> ArchitectureFacts | str:
     torch.set_num_threads(1)
     try:
         return analyse(name)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("catalogue.csv"))
     parser.add_argument("--jobs", type=int, default=2, help="processes (default %(default)s)")
     options = parser.parse_args(arguments)
-    found: list[Analysis] = []
+    found: list[ArchitectureFacts] = []
     failed = 0
     # Not forked: torch's threads do not survive it.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:

@@ -23,12 +23,14 @@ from yolo_airflow_provider.contract import (
     JOB_VARIABLE,
     MEMORY_FAILURES,
     PARENT_VARIABLE,
+    ArchitectureFacts,
     ContractError,
     Failure,
     FailureClass,
     JobResult,
     JobSpec,
     Measurement,
+    PreprocessJob,
     ProbeJob,
     TrainJob,
 )
@@ -117,7 +119,13 @@ class _Work:
             from yolo_airflow_provider.worker.dataset import preprocess
 
             summary = preprocess(self._spec, job, say, self._fence.check)
-            return JobResult(kind="preprocess", try_number=self._spec.identity.try_number, dataset=summary)
+            analysed = self._analysed(job.model, job) if job.model else None
+            return JobResult(
+                kind="preprocess",
+                try_number=self._spec.identity.try_number,
+                dataset=summary,
+                architecture=analysed,
+            )
         from yolo_airflow_provider.worker import earlier, offline
 
         if isinstance(job, TrainJob) and (found := earlier.finished(self._spec, job)) is not None:
@@ -129,7 +137,18 @@ class _Work:
             from yolo_airflow_provider.worker.export import export
 
             return export(self._spec, job, self._fence)
-        return self._measure(job)
+        # Before anything is measured: what it takes is given back, and is in no peak.
+        analysed = self._analysed(job.model, job) if job.analyse else None
+        return self._measure(job).model_copy(update={"architecture": analysed})
+
+    def _analysed(self, model: str, job: PreprocessJob | TrainJob | ProbeJob) -> ArchitectureFacts | None:
+        from yolo_airflow_provider.worker import offline
+
+        offline.prepare(Path(self._spec.run_folder), trusted_weights=job.trusted_weights)
+        offline.quieten()
+        from yolo_airflow_provider.worker.analysis import attempt
+
+        return attempt(model, task=job.task, trusted_weights=job.trusted_weights, say=say)
 
     def described(self, error: BaseException) -> Failure:
         """The failure that an exception is to this job."""
