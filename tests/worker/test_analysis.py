@@ -28,21 +28,21 @@ class Chain(torch.nn.Module):
 
 
 def test_a_step_that_can_be_counted_by_hand() -> None:
-    step = training_step(Chain(), batch=2, imgsz=64, amp=False)
+    step = training_step(Chain(), imgsz=64, amp=False)
     pixels = 2 * 64 * 64
     images, outputs, weights = 4 * 3 * pixels, 4 * 16 * pixels, 4 * 48
     # Weights, gradients, momentum and the sum are a block each; the gradient of a sum is one number.
-    assert images + outputs <= step.peak_bytes <= images + outputs + 8 * BLOCK_BYTES
+    assert images + outputs <= step.peak_bytes(2) <= images + outputs + 8 * BLOCK_BYTES
     assert weights < BLOCK_BYTES
     # Forward, and the gradient of the weights; the images need none.
-    assert step.flops == 2 * (2 * 3 * 16 * pixels)
+    assert 2 * step.flops == 2 * (2 * 3 * 16 * pixels)
 
 
 def test_nothing_is_computed_and_the_module_is_left_as_it_is() -> None:
     module = Chain()
     before = module.layer.weight.detach().clone()
-    step = training_step(module, batch=1024, imgsz=4096, amp=True)
-    assert step.peak_bytes > 2**40  # more than any machine has
+    step = training_step(module, imgsz=4096, amp=True)
+    assert step.peak_bytes(1024) > 2**40  # more than any machine has
     assert torch.equal(before, module.layer.weight)
     assert module.layer.weight.grad is None
 

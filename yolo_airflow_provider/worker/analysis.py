@@ -43,13 +43,11 @@ def analyse(
     module, found_task = models.build(source, task=task, classes=classes, trusted_weights=trusted_weights)
     facts = models.facts(module, name=source.name, task=found_task, imgsz=IMGSZ)
     pixels = IMGSZ**2
-    small = training_step(module, batch=_SMALL, imgsz=IMGSZ, amp=True)
-    large = training_step(module, batch=_LARGE, imgsz=IMGSZ, amp=True)
-    images = _LARGE - _SMALL
-    slope = (large.peak_bytes - small.peak_bytes) / images
-    fixed = large.peak_bytes - _LARGE * slope
-    in_32_bit = training_step(module, batch=_SMALL, imgsz=IMGSZ, amp=False)
-    seen = validation_step(module, batch=_SMALL, imgsz=IMGSZ)
+    step = training_step(module, imgsz=IMGSZ, amp=True)
+    slope = (step.peak_bytes(_LARGE) - step.peak_bytes(_SMALL)) / (_LARGE - _SMALL)
+    fixed = step.peak_bytes(_LARGE) - _LARGE * slope
+    in_32_bit = training_step(module, imgsz=IMGSZ, amp=False)
+    seen = validation_step(module, imgsz=IMGSZ)
     weights = sum(p.numel() for p in (*module.parameters(), *module.buffers())) * _HALF_BYTES
     by_class = _by_class(source, found_task, facts.classes, facts.parameters, slope, fixed)
     return ArchitectureFacts(
@@ -61,17 +59,17 @@ def analyse(
         buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
         stride=facts.stride,
         # Ultralytics finds none for a stem that folds pixels into channels.
-        gflops=facts.gflops or round(seen.flops / _SMALL / 1e9, 3),
+        gflops=facts.gflops or round(seen.flops / 1e9, 3),
         gflops_imgsz=IMGSZ,
         fixed_bytes=round(fixed),
         amp_bytes_per_pixel=_rounded(slope / pixels),
-        fp32_bytes_per_pixel=_rounded((in_32_bit.peak_bytes - fixed) / _SMALL / pixels),
+        fp32_bytes_per_pixel=_rounded((in_32_bit.peak_bytes(_SMALL) - fixed) / _SMALL / pixels),
         amp_bytes_per_pixel_per_class=_rounded(by_class[1] / pixels),
-        validation_bytes_per_pixel=_rounded(max(0, seen.peak_bytes - weights) / _SMALL / pixels),
+        validation_bytes_per_pixel=_rounded(max(0, seen.peak_bytes(_SMALL) - weights) / _SMALL / pixels),
         anchors_per_pixel=_rounded(_anchors_per_pixel(module, found_task)),
-        step_flops_per_pixel=_rounded((large.flops - small.flops) / images / pixels),
-        step_moved_bytes_per_pixel=_rounded((large.moved_bytes - small.moved_bytes) / images / pixels),
-        kernels=large.kernels,
+        step_flops_per_pixel=_rounded(step.flops / pixels),
+        step_moved_bytes_per_pixel=_rounded(step.moved_bytes / pixels),
+        kernels=step.kernels,
     )
 
 
@@ -104,7 +102,7 @@ def _by_class(
         return 0.0, 0.0
     single, _ = models.build(source, task=task, classes=1, trusted_weights=False)
     fewer = sum(parameter.numel() for parameter in single.parameters())
-    peak = training_step(single, batch=_SMALL, imgsz=IMGSZ, amp=True).peak_bytes
+    peak = training_step(single, imgsz=IMGSZ, amp=True).peak_bytes(_SMALL)
     smaller = (peak - fixed * fewer / parameters) / _SMALL
     return max(0.0, (parameters - fewer) / (classes - 1)), max(0.0, (slope - smaller) / (classes - 1))
 
