@@ -25,6 +25,7 @@ from yolo_airflow_provider.planner.choice import (
     Choice,
     NothingFits,
     Question,
+    cannot_share,
     choose,
 )
 from yolo_airflow_provider.planner.need import Objects, Workload
@@ -78,6 +79,7 @@ def add_parser(commands: Subparsers) -> None:
     parser.add_argument("--batch", type=int, help="images a step; by default the best is chosen")
     parser.add_argument("--max-batch", type=int, default=DEFAULT_MAX_BATCH, help="largest to choose (%(default)s)")
     parser.add_argument("--min-batch", type=int, default=LEAST_BATCH, help="smallest to choose (%(default)s)")
+    parser.add_argument("--gpus", type=int, default=1, help="whole cards that share a batch out (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=8, help="data loader processes (default: %(default)s)")
     parser.add_argument("--optimizer", default="auto", help="Ultralytics' name (default: %(default)s)")
     parser.add_argument("--fp32", action="store_true", help="train in 32 bit instead of mixed precision")
@@ -92,6 +94,8 @@ def plan(options: argparse.Namespace) -> int:
     shape = _shape(options.model)
     if options.imgsz < shape.stride or options.imgsz % shape.stride:
         raise CommandError(f"--imgsz {options.imgsz} is not a multiple of the model's stride {shape.stride}")
+    if options.gpus < 1:
+        raise CommandError(f"--gpus {options.gpus}: a training runs on one card at least")
     try:
         accelerators = offered(options.offered)
     except ValueError as error:
@@ -100,7 +104,9 @@ def plan(options: argparse.Namespace) -> int:
     fitting = [one for one in considered if one.choice is not None]
     taken = None
     if fitting:
-        candidates = [Option(one.accelerator, one.choice, options.epochs) for one in fitting if one.choice]
+        candidates = [
+            Option(one.accelerator, one.choice, options.epochs, cards=options.gpus) for one in fitting if one.choice
+        ]
         taken = fitting[best(candidates, options.optimize)]
     if options.json:
         print(json.dumps(_as_json(options, considered, taken)))
@@ -147,6 +153,7 @@ def _consider(
         classes=options.classes or (found.classes if found else None),
         objects=_objects(options, found),
         on_cpu=one.kind == "cpu",
+        ranks=options.gpus,
     )
     question = Question(
         model=shape.name,
@@ -160,7 +167,10 @@ def _consider(
         workload=work,
         time=_time(options, work, found, one) if found else None,
         epochs=options.epochs,
+        cards=options.gpus,
     )
+    if options.gpus > 1 and (why := cannot_share(one)):
+        return Considered(one, None, why, "no whole card")
     try:
         choice = choose(question, [])
     except NothingFits as error:
@@ -195,6 +205,7 @@ def _time(options: argparse.Namespace, work: Workload, found: dataset.Counted, o
             val_images=found.val_images,
             precision=work.precision,
             workers=options.workers,
+            ranks=options.gpus,
         )
         return timing.cold(work.architecture, here, job)
 
@@ -203,13 +214,17 @@ def _time(options: argparse.Namespace, work: Workload, found: dataset.Counted, o
 
 def _row(options: argparse.Namespace, one: Considered, taken: Considered | None) -> dict[str, Any]:
     choice = one.choice
-    row: dict[str, Any] = {"on": one.accelerator.label, "memory_bytes": one.accelerator.memory_bytes}
+    row: dict[str, Any] = {"on": one.accelerator.counted(options.gpus), "memory_bytes": one.accelerator.memory_bytes}
     if choice is None:
         return row | {"why_not": one.short, "refusal": one.refusal}
     memory, time = choice.memory, choice.time
     lost = ""
     if one is not taken and taken is not None and taken.choice is not None:
-        sides = [Option(side.accelerator, side.choice, options.epochs) for side in (one, taken) if side.choice]
+        sides = [
+            Option(side.accelerator, side.choice, options.epochs, cards=options.gpus)
+            for side in (one, taken)
+            if side.choice
+        ]
         lost = why_not(sides[0], sides[1], options.optimize)
     return row | {
         "batch": choice.batch,
@@ -228,7 +243,7 @@ def _as_json(options: argparse.Namespace, considered: list[Considered], taken: C
     return {
         "sentence": choice.sentence if choice else None,
         "objective": options.optimize,
-        "accelerator": taken.accelerator.label if taken else None,
+        "accelerator": taken.accelerator.counted(options.gpus) if taken else None,
         "batch": choice.batch if choice else None,
         "total_seconds": total.expected_seconds if total else None,
         "total_low_seconds": total.low_seconds if total else None,

@@ -49,10 +49,14 @@ class Accelerator:
     @property
     def label(self) -> str:
         """For people: `cpu`, `1x 1g.5gb of NVIDIA-A100-SXM4-40GB`."""
+        return self.counted(1)
+
+    def counted(self, count: int) -> str:
+        """So many of it, for people."""
         if self.kind == "cpu":
             return "cpu"
         product = self.product or "an unnamed GPU"
-        return f"1x {self.mig_profile} of {product}" if self.kind == "mig" else f"1x {product}"
+        return f"{count}x {self.mig_profile} of {product}" if self.kind == "mig" else f"{count}x {product}"
 
 
 def parse_accelerator(text: str) -> Accelerator:

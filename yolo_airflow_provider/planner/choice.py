@@ -61,6 +61,7 @@ class Question:
         constants: of that prediction, where history corrected them.
         time: seconds of an epoch by batch, None where they cannot be told.
         epochs: of the training, None for a probe.
+        cards: whole cards that share a batch out (DDP); each takes as many images of it.
     """
 
     model: str
@@ -76,6 +77,12 @@ class Question:
     constants: Constants | None = None
     time: Callable[[int], EpochTime | None] | None = None
     epochs: int | None = None
+    cards: int = 1
+
+    @property
+    def label(self) -> str:
+        """What it runs on, for people."""
+        return self.accelerator.counted(self.cards)
 
     @property
     def prior(self) -> Prior | None:
@@ -129,12 +136,13 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
         batch, as_asked = asked, True
     else:
         batch = _fastest(fitting, evidence) if fitting else _fallback(question, model)
+        batch = max(question.cards, batch - batch % question.cards)
     memory = model.estimate(batch)
     why: Why = "given" if as_asked else _why(memory, batch in fitting)
     time = question.time(batch) if question.time is not None else None
     seconds = time.expected_seconds if time is not None else _epoch_seconds(evidence, question.images)
     told = Told(
-        what=f"{question.model} at {question.imgsz} on {question.accelerator.label}",
+        what=f"{question.model} at {question.imgsz} on {question.label}",
         batch=batch,
         asked=question.batch,
         why=why,
@@ -157,6 +165,17 @@ def choose(question: Question, observations: Sequence[Observation]) -> Choice:
     )
 
 
+def cannot_share(accelerator: Accelerator) -> str:
+    """Why several of them cannot train one model together; empty for whole cards, which can."""
+    if accelerator.kind == "gpu":
+        return ""
+    return (
+        f"several processes share a batch out over NCCL, which takes whole cards, and {accelerator.label} is none:"
+        ' slices have no path to each other ("Duplicate GPU detected", pytorch#130181). Ask for one larger slice, or'
+        " for whole cards"
+    )
+
+
 def candidate_batches(limit: int) -> list[int]:
     """Batches worth considering up to `limit`: every one to 8, then steps of 2 to 32, of 4 to 64, of 8 beyond."""
     steps = [*range(1, 8), *range(8, 32, 2), *range(32, 64, 4), *range(64, limit + 8, 8)]
@@ -165,7 +184,13 @@ def candidate_batches(limit: int) -> list[int]:
 
 
 def _check(question: Question) -> None:
-    asked, images = question.batch, question.images
+    asked, images, cards = question.batch, question.images, question.cards
+    if cards > 1 and (why := cannot_share(question.accelerator)):
+        raise ValueError(why)
+    if images is not None and images < cards:
+        raise ValueError(f"{images} training images cannot be shared out among {cards} cards")
+    if asked is not None and asked % cards:
+        raise ValueError(f"batch={asked} cannot be shared out among {cards} cards: use a multiple of {cards}")
     if asked is not None and asked < 1:
         raise ValueError(f"batch={asked} is not a batch size: use a number of images from 1, or 'auto'")
     if asked is not None and images is not None and asked > images:
@@ -204,15 +229,17 @@ def _too_large(smallest: Estimate, budget: int) -> bool:
 def _least(question: Question) -> int:
     """The smallest batch to choose: what was asked for, else what batch normalisation bears and the data set has."""
     if question.batch is not None:
-        return 1
-    return max(1, min(question.min_batch, question.max_batch, question.images or question.min_batch))
+        return question.cards
+    # Each card has statistics of its own: Ultralytics does not synchronise batch normalisation.
+    least = question.min_batch * question.cards
+    return max(question.cards, min(least, question.max_batch, question.images or least))
 
 
 def _alternatives(question: Question, model: MemoryModel, least: int, budget: int) -> str:
     """What would fit instead, nearest first."""
     found = []
     usable = _usable(question)
-    for batch in range(least - 1, 0, -1):
+    for batch in range(least - question.cards, 0, -question.cards):
         estimate = model.estimate(batch)
         if estimate is not None and estimate.high_bytes <= usable and model.known_not_to_fit(batch, budget) is None:
             found.append(f"batch={batch} would fit, which batch normalisation bears badly")
@@ -251,7 +278,9 @@ def _consider(question: Question, model: MemoryModel) -> list[Candidate]:
     if question.batch is not None:
         limit = min(limit, question.batch)
     least = _least(question)
-    batches = [batch for batch in candidate_batches(limit) if batch >= least]
+    batches = [batch for batch in candidate_batches(limit) if batch >= least and batch % question.cards == 0]
+    # Where the limit itself cannot be shared out and nothing below it either, the smallest that can be stands.
+    batches = batches or [least]
     if not model.measured:
         return _around_the_largest(question, model, batches)
     batches = sorted({*batches, *(batch for batch in model.measured if least <= batch <= limit)})

@@ -74,6 +74,7 @@ class Workload:
         classes: of the data set, None for the architecture's own.
         objects: boxes an image, None where nothing is known.
         on_cpu: the memory is the process's, not a device's.
+        ranks: processes of the training, each on a card of its own, that share a batch out (DDP).
     """
 
     architecture: Architecture
@@ -83,6 +84,7 @@ class Workload:
     classes: int | None = None
     objects: Objects | None = None
     on_cpu: bool = False
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Parts:
 
     Attributes:
         fixed: weights, gradients, SGD's momentum, buffers; the averaged copy of the weights is in its constant.
-        moments: what the optimizer holds beyond SGD's momentum.
+        moments: what the optimizer holds beyond SGD's momentum, and the buckets in which ranks exchange gradients.
         activations: an image.
         loss: an image's predictions in the loss.
         assigner: an image's share of the assigner's tensors, and that at most.
@@ -198,9 +200,12 @@ def parts(work: Workload) -> Parts:
     per_pixel = made.amp_bytes_per_pixel if work.precision == "amp" else made.fp32_bytes_per_pixel
     anchors = made.anchors_per_pixel * pixels
     boxes = work.objects or Objects(mean=0.0)
+    # DDP copies gradients into buckets of their own (torch.nn.parallel, gradient_as_bucket_view=False, which is what
+    # Ultralytics 8.4 leaves it at).
+    copies = extra_copies(work.optimizer) + (1.0 if work.ranks > 1 else 0.0)
     return Parts(
         fixed=made.fixed_bytes,
-        moments=_FLOAT_BYTES * made.parameters * extra_copies(work.optimizer),
+        moments=_FLOAT_BYTES * made.parameters * copies,
         activations=per_pixel * pixels,
         loss=anchors * (DISTRIBUTION_BINS + made.classes) * _FLOAT_BYTES,
         assigner=anchors * boxes.crowded * ASSIGNER_TENSORS * _FLOAT_BYTES,
@@ -215,15 +220,16 @@ def extra_copies(optimizer: str) -> float:
 
 
 def needed(work: Workload, batch: int, constants: Constants | None = None) -> Need:
-    """Predict the memory of a training.
+    """Predict the memory of a training; of several ranks that of the first, which also validates and averages.
 
     Args:
         work: what is trained on what.
-        batch: images a step.
+        batch: images a step, of all ranks together.
         constants: other than those shipped.
     """
     c = constants or (CPU if work.on_cpu else GPU)
     p = parts(work)
+    batch = math.ceil(batch / work.ranks)
     known = math.exp(c.families.get(family(work.architecture.name), c.common))
     held = c.base_bytes + c.fixed * p.fixed + p.moments
     training = held + batch * (c.activations * p.activations + c.loss * p.loss)

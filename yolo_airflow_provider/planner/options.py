@@ -24,12 +24,14 @@ class Option:
         choice: of the batch there.
         epochs: of the training, 1 where they are not known.
         free: it can be had now, as far as is known.
+        cards: so many of it.
     """
 
     accelerator: Accelerator
     choice: Choice
     epochs: int = 1
     free: bool = True
+    cards: int = 1
 
     @property
     def seconds(self) -> float:
@@ -46,7 +48,7 @@ class Option:
     @property
     def card_seconds(self) -> float:
         """What the training costs: seconds of a whole card."""
-        return self.seconds * self.share
+        return self.seconds * self.share * self.cards
 
 
 def best(options: Sequence[Option], objective: Objective) -> int:

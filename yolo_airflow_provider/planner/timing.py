@@ -26,6 +26,8 @@ LOADER_IMAGES_PER_SECOND = 20.0
 """That one loader process with a core of its own decodes and augments at 640 pixels with mosaic."""
 CPU_FLOPS = 1.5e11
 """A second of one core in 32 bit; Ultralytics computes with one thread where it sees one core."""
+LINK_BYTES_PER_SECOND = 1.2e10
+"""Between two cards, where a ring adds up gradients: about what PCIe 4.0 x16 gives; NVLink is faster. Not measured."""
 EPOCH_SECONDS = 3.0
 """Of every epoch: loaders begin anew, a checkpoint is written."""
 VALIDATION_OVER_TRAINING = 0.5
@@ -38,6 +40,7 @@ predicted from the architecture alone (a factor either way)."""
 Bound = Literal["compute", "memory_bandwidth", "data_loading", "overhead", "unknown"]
 Basis = Literal["measured", "scaled", "predicted"]
 _PIXELS_640 = 640**2
+_GRADIENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Job:
         precision: `amp` or `fp32`.
         workers: loader processes; 0 loads in the training process.
         cached: images are kept in memory, decoded.
+        ranks: processes that share a batch out, each with a card and `workers` of its own; the first one validates.
     """
 
     imgsz: int
@@ -61,6 +65,7 @@ class Job:
     precision: Literal["amp", "fp32"] = "amp"
     workers: int = 8
     cached: bool = False
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,13 @@ def cold(architecture: Architecture, device: Device | None, job: Job) -> EpochTi
     steps = math.ceil(job.images / job.batch)
     # The last step of an epoch takes as long as a whole one.
     training = max(steps * step, job.images * an_image)
-    seconds = training + job.val_images * an_image * VALIDATION_OVER_TRAINING + EPOCH_SECONDS
+    seconds = training + job.val_images * an_image * job.ranks * VALIDATION_OVER_TRAINING + EPOCH_SECONDS
     return EpochTime(seconds, seconds / COLD_FACTOR, seconds * COLD_FACTOR, "predicted", bound)
 
 
 def loader_rate(job: Job) -> float:
     """Images a second that the loaders deliver."""
-    rate = LOADER_IMAGES_PER_SECOND * _PIXELS_640 / job.imgsz**2 * max(1, job.workers)
+    rate = LOADER_IMAGES_PER_SECOND * _PIXELS_640 / job.imgsz**2 * max(1, job.workers) * job.ranks
     # Decoding is about half of the work; the other half is augmentation.
     return rate * 2 if job.cached else rate
 
@@ -183,7 +188,7 @@ def expect(
 
 
 def _step_seconds(architecture: Architecture, device: Device | None, job: Job) -> tuple[float, Bound]:
-    pixels = job.batch * job.imgsz**2
+    pixels = math.ceil(job.batch / job.ranks) * job.imgsz**2
     flops = architecture.step_flops_per_pixel * pixels
     launching = architecture.kernels * LAUNCH_SECONDS
     if device is None:
@@ -195,7 +200,12 @@ def _step_seconds(architecture: Architecture, device: Device | None, job: Job) -
         (moved / (device.bandwidth_bytes_per_second * BANDWIDTH_EFFICIENCY), "memory_bandwidth"),
         (launching, "overhead"),
     ]
-    return max(parts)
+    step, bound = max(parts)
+    if job.ranks == 1:
+        return step, bound
+    exchanged = 2 * (job.ranks - 1) / job.ranks * architecture.parameters * _GRADIENT_BYTES
+    # It begins while the backward pass still runs, and is not hidden by it where it takes longer.
+    return (step, bound) if (seconds := exchanged / LINK_BYTES_PER_SECOND) <= step / 2 else (step / 2 + seconds, bound)
 
 
 def _batch_ratio(architecture: Architecture | None, device: Device | None, job: Job, one: Timed) -> float:
@@ -217,6 +227,7 @@ def _job_of(job: Job, one: Timed) -> Job:
         precision=job.precision,
         workers=job.workers,
         cached=job.cached,
+        ranks=job.ranks,
     )
 
 
